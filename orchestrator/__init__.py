@@ -1,0 +1,1 @@
+"""The orchestrator service: workflows that write code, test it and repair it."""

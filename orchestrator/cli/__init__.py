@@ -1,0 +1,5 @@
+"""codemend CLI."""
+
+
+def main() -> None:
+    """Entry."""

@@ -1,0 +1,1 @@
+"""The contracts of codemend, and the plumbing that both of its services share."""

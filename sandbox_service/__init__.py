@@ -1,0 +1,1 @@
+"""The sandbox service: runs programs and tests that nobody trusts."""

@@ -1,0 +1,249 @@
+"""The words of the sandbox: jobs, limits, results and test reports, as frozen dataclasses.
+
+Nothing here knows gRPC, processes or files: `api.py` translates to and from protobuf, `cells/` carries jobs out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import StrEnum
+
+MIB = 1024 * 1024
+
+
+class Status(StrEnum):
+    """How a program ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    CPU_LIMIT = "CPU_LIMIT"
+    MEMORY_LIMIT = "MEMORY_LIMIT"
+    OUTPUT_LIMIT = "OUTPUT_LIMIT"
+    DISK_LIMIT = "DISK_LIMIT"
+    PROCESS_LIMIT = "PROCESS_LIMIT"
+    SIGNALED = "SIGNALED"
+    CANCELLED = "CANCELLED"
+
+
+class ReportOutcome(StrEnum):
+    """What a whole test run says."""
+
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+    ERROR = "ERROR"
+    NO_TESTS = "NO_TESTS"
+    TIMED_OUT = "TIMED_OUT"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+
+
+class TestOutcome(StrEnum):
+    """What one test says."""
+
+    __test__ = False  # the name is the contract's; pytest must not collect it
+
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+    ERROR = "ERROR"
+    SKIPPED = "SKIPPED"
+    XFAILED = "XFAILED"
+    XPASSED = "XPASSED"
+    UNFINISHED = "UNFINISHED"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one job may use. The contract's `Limits` says what each field means and which status it ends in."""
+
+    wall_time: timedelta
+    cpu_time: timedelta
+    memory_bytes: int
+    processes: int
+    open_files: int
+    output_bytes: int
+    file_bytes: int
+    disk_bytes: int
+
+    @property
+    def inodes(self) -> int:
+        """Files and directories that fit: one for every page (4,096 bytes) of the disk limit."""
+        return max(self.disk_bytes // 4096, 16)
+
+
+LIMIT_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Limits))
+
+DEFAULT_LIMITS = Limits(
+    wall_time=timedelta(seconds=10),
+    cpu_time=timedelta(seconds=10),
+    memory_bytes=512 * MIB,
+    processes=64,
+    open_files=256,
+    output_bytes=16 * MIB,
+    file_bytes=64 * MIB,
+    disk_bytes=128 * MIB,
+)
+MAXIMUM_LIMITS = Limits(
+    wall_time=timedelta(minutes=10),
+    cpu_time=timedelta(minutes=20),
+    memory_bytes=4096 * MIB,
+    processes=1024,
+    open_files=4096,
+    output_bytes=256 * MIB,
+    file_bytes=1024 * MIB,
+    disk_bytes=2048 * MIB,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file with a checked relative path."""
+
+    path: str
+    content: bytes
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program to run: either `entry` (a path among `files`, run by the language) or `argv` is set."""
+
+    limits: Limits
+    files: Sequence[File] = ()
+    entry: str = ""
+    argv: Sequence[str] = ()
+    args: Sequence[str] = ()
+    stdin: bytes = b""
+    env: Mapping[str, str] = field(default_factory=dict)
+    collect: Sequence[str] = ()
+    language: str = "python"
+    environment: str = "base"
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """Tests to run against files. `select` holds node ids; empty: all tests."""
+
+    __test__ = False
+
+    limits: Limits
+    files: Sequence[File] = ()
+    tests: Sequence[File] = ()
+    select: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    collect: Sequence[str] = ()
+    language: str = "python"
+    environment: str = "base"
+
+
+Job = Program | TestRun
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output stream: all of it in `head`, or head and tail with `dropped_bytes` between them."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    dropped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """One wall or limit of a cell: whether this machine gives it, and how or why not."""
+
+    name: str
+    in_force: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Where a job ran and the names of the protections that were in force."""
+
+    cell: str
+    protections: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a program did."""
+
+    status: Status
+    isolation: Isolation
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout: Output = field(default_factory=Output)
+    stderr: Output = field(default_factory=Output)
+    wall_time: timedelta = timedelta()
+    cpu_time: timedelta = timedelta()
+    peak_memory_bytes: int = 0
+    files: tuple[File, ...] = ()
+    files_left_out: tuple[str, ...] = ()
+    queue_time: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The two sides (repr) of a comparison that failed."""
+
+    operator: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a test failed."""
+
+    type: str = ""
+    message: str = ""
+    location: str = ""
+    traceback: str = ""
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TestCase:
+    """One test."""
+
+    __test__ = False
+
+    node_id: str
+    outcome: TestOutcome
+    duration: timedelta = timedelta()
+    failure: Failure | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionError:
+    """A test file that could not be collected."""
+
+    path: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """What a test run says. `counts` covers all tests; `tests` may be cut by the reply's size (`tests_left_out`)."""
+
+    __test__ = False
+
+    outcome: ReportOutcome
+    reason: str = ""
+    tests: tuple[TestCase, ...] = ()
+    counts: Mapping[TestOutcome, int] = field(default_factory=dict)
+    tests_left_out: int = 0
+    collection_errors: tuple[CollectionError, ...] = ()
+    framework: str = ""
+    duration: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What a cell gives back for a job: the execution, and the report where the job was a test run."""
+
+    result: Result
+    report: TestReport | None = None
