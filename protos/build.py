@@ -1,6 +1,7 @@
 """Makes the stubs from the .proto files: as hatchling's build hook, and by `make protos`.
 
-The stubs land beside their .proto files, where git ignores them and where the wheel and the editable install pick them up.
+The stubs land beside their .proto files, where git ignores them and where the wheel and the editable install pick
+them up.
 """
 
 import sys

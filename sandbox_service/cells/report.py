@@ -1,0 +1,178 @@
+"""Turns a reporter's frames into a TestReport.
+
+Frames come from inside a cell: every field is checked, cut and made valid text here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sandbox_service.cells.verdict import ReportEvidence, outcome
+from sandbox_service.domain import CollectionError, Comparison, Failure, Status, TestCase, TestOutcome, TestReport
+from sandbox_service.guest.wire import FrameReader
+
+MAX_LISTED_BYTES = 1024 * 1024
+MAX_COLLECTION_ERRORS = 64
+_ID, _MESSAGE, _TRACEBACK, _SIDE, _CAPTURED = 1024, 4096, 16384, 1024, 8192
+_ENTRY_BYTES = 64
+"""Estimated size of an entry's fixed fields in a reply."""
+
+
+class ReportBuilder:
+    """Takes the bytes of a report as they come, keeps memory bounded, and gives the report at the end."""
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+        self._tests: list[TestCase] = []
+        self._errors: list[CollectionError] = []
+        self._error_count = 0
+        self._running: str | None = None
+        self._collected = 0
+        self._framework = ""
+        self._exit_code: int | None = None
+        self._duration = timedelta()
+        self._broken = ""
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes; after nonsense it takes no more, and the report says so."""
+        if self._broken:
+            return
+        try:
+            for message in self._reader.feed(chunk):
+                self._take(message)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self._broken = f"{type(error).__name__}: {error}"[:256]
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if self._exit_code is not None:
+            raise ValueError("a frame after the end")
+        match message["kind"]:
+            case "session":
+                self._framework = _text(message["framework"], _ID)
+            case "collected":
+                self._collected = _count(message["count"])
+            case "collect_error":
+                self._error_count += 1
+                if len(self._errors) < MAX_COLLECTION_ERRORS:
+                    self._errors.append(CollectionError(_text(message["path"], _ID), _failure(message["failure"])))
+            case "begin":
+                self._running = _text(message["id"], _ID)
+            case "test":
+                self._running = None
+                self._tests.append(_test(message))
+            case "end":
+                self._exit_code = _count(message["exit_code"])
+                self._duration = _seconds(message["duration"])
+            case other:
+                raise ValueError(f"unknown frame {_text(other, 32)!r}")
+
+    def report(self, status: Status) -> TestReport:
+        """The report of a run whose process ended with `status`."""
+        tests = list(self._tests)
+        if self._running is not None:
+            tests.append(TestCase(self._running, TestOutcome.UNFINISHED))
+        evidence = ReportEvidence(status, self._exit_code, self._collected, tests, self._error_count, self._broken)
+        verdict, reason = outcome(evidence)
+        counts: dict[TestOutcome, int] = {}
+        for test in tests:
+            counts[test.outcome] = counts.get(test.outcome, 0) + 1
+        listed = fit(tests, MAX_LISTED_BYTES)
+        return TestReport(
+            outcome=verdict,
+            reason=reason,
+            tests=tuple(listed),
+            counts=counts,
+            tests_left_out=len(tests) - len(listed),
+            collection_errors=tuple(self._errors),
+            framework=self._framework,
+            duration=self._duration,
+        )
+
+
+def fit(tests: list[TestCase], limit: int) -> list[TestCase]:
+    """Cuts a list to `limit` bytes.
+
+    Details of passed tests go first, then those of the last failed ones, then the last entries.
+    """
+    if sum(map(_size, tests)) <= limit:
+        return tests
+    bare = [replace(test, failure=None, stdout=b"", stderr=b"") for test in tests]
+    left = limit - sum(map(_size, bare))
+    if left < 0:
+        kept, used = [], 0
+        for test in sorted(bare, key=lambda test: test.outcome is TestOutcome.PASSED):  # stable: failed ones first
+            used += _size(test)
+            if used > limit:
+                break
+            kept.append(test)
+        return kept
+    for index, test in enumerate(tests):
+        gain = _size(test) - _size(bare[index])
+        if test.outcome is not TestOutcome.PASSED and gain <= left:
+            bare[index] = test
+            left -= gain
+    return bare
+
+
+def _size(test: TestCase) -> int:
+    size = _ENTRY_BYTES + len(test.node_id.encode()) + len(test.stdout) + len(test.stderr)
+    if test.failure:
+        sides = test.failure.comparison
+        texts = [test.failure.type, test.failure.message, test.failure.location, test.failure.traceback]
+        texts += [sides.operator, sides.left, sides.right] if sides else []
+        size += sum(len(text.encode()) for text in texts) + _ENTRY_BYTES
+    return size
+
+
+def _test(message: Mapping[str, Any]) -> TestCase:
+    failure = message.get("failure")
+    return TestCase(
+        node_id=_text(message["id"], _ID),
+        outcome=TestOutcome(message["outcome"]),
+        duration=_seconds(message["duration"]),
+        failure=_failure(failure) if failure is not None else None,
+        stdout=_bytes(message.get("stdout", "")),
+        stderr=_bytes(message.get("stderr", "")),
+    )
+
+
+def _failure(value: Mapping[str, Any]) -> Failure:
+    sides = value["comparison"]
+    return Failure(
+        type=_text(value["type"], _ID),
+        message=_text(value["message"], _MESSAGE),
+        location=_text(value["location"], _ID),
+        traceback=_text(value["traceback"], _TRACEBACK),
+        comparison=Comparison(_text(sides["operator"], 16), _text(sides["left"], _SIDE), _text(sides["right"], _SIDE))
+        if sides
+        else None,
+    )
+
+
+def _text(value: object, limit: int) -> str:
+    """Valid text of at most `limit` bytes in UTF-8: lone surrogates become "?", a cut is marked with "…"."""
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where text belongs")
+    data = value.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    return data[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where text belongs")
+    return value.encode("utf-8", "replace")[-_CAPTURED:]
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**31:
+        raise ValueError("a count out of range")
+    return value
+
+
+def _seconds(value: object) -> timedelta:
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e6:  # noqa: PLR2004 - longer than any job may run
+        raise ValueError("a duration out of range")
+    return timedelta(seconds=value)

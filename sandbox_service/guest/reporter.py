@@ -1,0 +1,188 @@
+"""Runs pytest in a job's process and reports every test over a pipe as it ends.
+
+Structure, where others parse a terminal's text.
+
+Fields are cut here to the sizes that the contract states, so that a test that prints a gigabyte costs the service
+nothing.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Generator
+from typing import Any, NoReturn
+
+import pytest
+from _pytest._io.saferepr import saferepr
+
+from sandbox_service.guest import rootfs, wire
+
+MESSAGE_CHARS, TRACEBACK_CHARS, REPR_CHARS, CAPTURED_CHARS, ID_CHARS = 4096, 16384, 1024, 8192, 1024
+_LEFT_OUT = (
+    "cacheprovider", "debugging", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan",
+    "stepwise", "terminalprogress", "threadexception", "unraisableexception",
+)  # fmt: skip
+"""Plugins that only a person at a terminal, or a build server's files, have a use for; each costs start-up time."""
+_DETAILS_BYTES = 4 * 1024 * 1024
+"""Once this much was reported, further tests report without traceback and output: a reply could not hold them."""
+
+
+def main(descriptor: int, select: list[str]) -> NoReturn:
+    """Runs the tests below rootfs.TESTS (or the node ids given) and ends the process with pytest's exit code.
+
+    Never returns.
+    """
+    sys.path[:0] = [rootfs.TESTS, rootfs.WORK]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in select] or [rootfs.TESTS]
+    options = ["-q", "--tb=short", "--color=no", "--import-mode=importlib", f"--rootdir={rootfs.TESTS}"]
+    options += [f"--confcutdir={rootfs.TESTS}", "--capture=fd", "--show-capture=no", "--no-header", "--no-summary"]
+    options += [part for name in _LEFT_OUT for part in ("-p", f"no:{name}")]
+    reporter = Reporter(descriptor)
+    code = int(pytest.main([*options, *arguments], plugins=[reporter]))
+    reporter.send(kind="end", exit_code=code, duration=time.monotonic() - reporter.began)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+class Reporter:
+    """The plugin. Frames: `session`, `collected`, `collect_error`, `begin` and `test` for each test, `end`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._comparison: dict[str, str] | None = None
+        self._failures: dict[str, dict[str, Any]] = {}
+        self._tests: dict[str, dict[str, Any]] = {}
+        self._sent = 0
+        self.began = time.monotonic()
+
+    def send(self, **message: object) -> None:
+        """Writes one frame; blocks while the pipe is full, which costs the job's own wall time."""
+        if self._sent > _DETAILS_BYTES:
+            message = _without_details(message)
+        data = memoryview(wire.frame(message))
+        self._sent += len(data)
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def pytest_sessionstart(self) -> None:
+        """Names the framework."""
+        self.send(kind="session", framework=f"pytest {pytest.__version__}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Tells how many tests must report."""
+        self.send(kind="collected", count=len(session.items))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Tells what could not be collected."""
+        if report.failed:
+            path = report.nodeid or getattr(report, "fspath", "") or ""
+            failure = self._failures.pop(report.nodeid, None) or _plain_failure(str(report.longrepr))
+            self.send(kind="collect_error", path=_cut(str(path), ID_CHARS), failure=failure)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Keeps the exception itself, which the finished report no longer has."""
+        report = yield
+        call = getattr(report, "call", None)
+        if report.failed and call is not None and call.excinfo is not None:
+            self._failures[report.nodeid] = _failure(call.excinfo, report.longreprtext or str(report.longrepr), None)
+        return report
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
+        """Remembers the two sides of the comparison that is failing just now; leaves the text to pytest."""
+        self._comparison = {"operator": op, "left": saferepr(left, REPR_CHARS), "right": saferepr(right, REPR_CHARS)}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Tells which test is running, so that one which never ends has a name."""
+        self._comparison = None
+        self._tests[nodeid] = {"outcome": "PASSED", "duration": 0.0}
+        self.send(kind="begin", id=_cut(nodeid, ID_CHARS))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keeps the exception itself, which the finished report no longer has."""
+        report = yield
+        if report.failed and call.excinfo is not None:
+            self._failures.setdefault(item.nodeid, _failure(call.excinfo, report.longreprtext, self._comparison))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Folds set-up, call (with its subtests) and tear-down into one entry."""
+        test = self._tests.setdefault(report.nodeid, {"outcome": "PASSED", "duration": 0.0})
+        test["duration"] += report.duration
+        outcome = _outcome(report)
+        if outcome != "PASSED" and test["outcome"] in ("PASSED", "XPASSED"):
+            test["outcome"] = outcome
+        if outcome in ("SKIPPED", "XFAILED") and "failure" not in test:
+            test["failure"] = _plain_failure(_reason(report))
+        if report.when == "teardown":
+            test["stdout"], test["stderr"] = report.capstdout[-CAPTURED_CHARS:], report.capstderr[-CAPTURED_CHARS:]
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Sends the test's entry."""
+        test = self._tests.pop(nodeid, None)
+        failure = self._failures.pop(nodeid, None)
+        if test is not None:
+            if failure and test["outcome"] in ("FAILED", "ERROR"):
+                test["failure"] = failure
+            self.send(kind="test", id=_cut(nodeid, ID_CHARS), **test)
+
+
+def _outcome(report: pytest.TestReport) -> str:
+    expected_to_fail = hasattr(report, "wasxfail")
+    if report.failed:
+        return "FAILED" if report.when == "call" else "ERROR"
+    if report.skipped:
+        return "XFAILED" if expected_to_fail else "SKIPPED"
+    return "XPASSED" if expected_to_fail and report.when == "call" else "PASSED"
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail)
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def _failure(info: pytest.ExceptionInfo[BaseException], text: str, comparison: dict[str, str] | None) -> dict[str, Any]:
+    location = ""
+    for entry in info.traceback:
+        for root in (rootfs.WORK, rootfs.TESTS):
+            if str(entry.path).startswith(f"{root}/"):
+                location = f"{str(entry.path)[len(root) + 1 :]}:{entry.lineno + 1}"
+    if isinstance(info.value, SyntaxError) and info.value.filename:
+        location = f"{os.path.basename(info.value.filename)}:{info.value.lineno}"
+    return {
+        "type": info.typename,
+        "message": _cut(_text(info.value), MESSAGE_CHARS),
+        "location": location,
+        "traceback": _cut(text, TRACEBACK_CHARS),
+        "comparison": comparison if isinstance(info.value, AssertionError) else None,
+    }
+
+
+def _plain_failure(message: str) -> dict[str, Any]:
+    return {"type": "", "message": _cut(message, MESSAGE_CHARS), "location": "", "traceback": "", "comparison": None}
+
+
+def _without_details(message: dict[str, object]) -> dict[str, object]:
+    bare = {**message, "stdout": "", "stderr": ""}
+    failure = message.get("failure")
+    if isinstance(failure, dict):
+        bare["failure"] = _plain_failure(failure["message"][:256]) | {"type": failure["type"]}
+    return bare
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<{type(error).__name__} whose text raises {type(broken).__name__}>"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,118 @@
+"""The system calls that Python 3.11's `os` lacks, through libc: namespaces, mounts, capabilities, process control.
+
+Numbers are those of the kernel's own headers (linux/sched.h, linux/mount.h, linux/prctl.h, linux/capability.h), the
+same on every architecture.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MS_NOATIME, MS_RELATIME = 1024, 1 << 21
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+
+
+def _check(result: int, call: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Moves this process (for CLONE_NEWPID: its future children) into new namespaces."""
+    _check(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def setns(descriptor: int, kind: int) -> None:
+    """Joins the namespace that `descriptor` names."""
+    _check(_libc.setns(descriptor, kind), "setns")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Attaches a file system, or changes how one is attached."""
+    result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None)
+    _check(result, f"mount({source} on {target})")
+
+
+def bind(source: str, target: str, flags: int = 0) -> None:
+    """Shows `source` at `target`, then adds `flags` (MS_RDONLY, MS_NOSUID, …) to the ones that it has already."""
+    mount(source, target, flags=MS_BIND)
+    if not flags:
+        return
+    inherited = os.statvfs(target).f_flag
+    kept = {os.ST_NOSUID: MS_NOSUID, os.ST_NODEV: MS_NODEV, os.ST_NOEXEC: MS_NOEXEC, os.ST_RDONLY: MS_RDONLY}
+    kept |= {os.ST_NOATIME: MS_NOATIME, os.ST_RELATIME: MS_RELATIME}
+    for seen, flag in kept.items():
+        if inherited & seen:
+            flags |= flag
+    mount("none", target, flags=MS_REMOUNT | MS_BIND | flags)
+
+
+def umount(target: str) -> None:
+    """Detaches a mount at once; it goes away when its last user does."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount({target})")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Changes the root of this mount namespace; libc does not wrap the call."""
+    number = {"x86_64": 155, "aarch64": 41, "riscv64": 41}.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"pivot_root: unknown architecture {os.uname().machine}")
+    _check(_libc.syscall(number, new_root.encode(), put_old.encode()), "pivot_root")
+
+
+def prctl(option: int, argument: int = 0, *rest: int) -> None:
+    """Changes a property of this process."""
+    arguments = [argument, *rest, 0, 0, 0][:4]
+    _check(_libc.prctl(option, *arguments), f"prctl({option})")
+
+
+def drop_capability_bounds() -> None:
+    """Empties the bounding set, so that no exec of any file can give a capability back."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == 22:  # EINVAL: the kernel has no capability of this number, nor a higher one  # noqa: PLR2004
+                return
+            raise
+
+
+def drop_capabilities() -> None:
+    """Empties the effective, permitted, inheritable and ambient sets of this process."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def raise_loopback() -> None:
+    """Brings `lo` up in this network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def parent_death_signal(signal_number: int) -> None:
+    """Asks the kernel to send a signal to this process when its parent dies."""
+    prctl(PR_SET_PDEATHSIG, signal_number)

@@ -1,0 +1,27 @@
+"""Python: files run in a forked interpreter that has started already, tests in one that has pytest imported."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sandbox_service.domain import Program, TestRun
+from sandbox_service.languages.base import Template
+
+
+class Python:
+    """CPython of the version that the service itself runs on."""
+
+    name = "python"
+    templates = (
+        Template("python"),
+        Template("python-pytest", preload=("sandbox_service.guest.reporter",)),
+    )
+
+    def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
+        """A file in the warm interpreter, or an argument vector through exec."""
+        if program.argv:
+            return "python", {"kind": "exec", "argv": list(program.argv)}
+        return "python", {"kind": "script", "path": program.entry, "args": list(program.args)}
+
+    def start_tests(self, tests: TestRun) -> tuple[str, Mapping[str, Any]]:
+        """Pytest in the warm interpreter."""
+        return "python-pytest", {"kind": "tests", "select": list(tests.select)}
