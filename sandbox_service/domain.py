@@ -73,8 +73,8 @@ class Limits:
 LIMIT_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Limits))
 
 DEFAULT_LIMITS = Limits(
-    wall_time=timedelta(seconds=10),
-    cpu_time=timedelta(seconds=10),
+    wall_time=timedelta(seconds=30),
+    cpu_time=timedelta(seconds=30),
     memory_bytes=512 * MIB,
     processes=64,
     open_files=256,
@@ -215,6 +215,8 @@ class TestCase:
     failure: Failure | None = None
     stdout: bytes = b""
     stderr: bytes = b""
+    by_tests: bool = False
+    """A skip or an expected failure is the tests' own doing: it did not come out of the code under test."""
 
 
 @dataclass(frozen=True, slots=True)

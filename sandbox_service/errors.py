@@ -4,6 +4,7 @@ SandboxError
 ├── InvalidJob            a field of the job is wrong: names the field and says what is allowed
 ├── QueueFull             no place to wait: says when to come back
 ├── DeadlineTooShort      the caller's deadline passed, or cannot be met any more
+├── ReaderTooSlow         a streaming caller left more output unread, or for longer, than the service keeps it
 ├── ServiceDraining       the service is stopping
 └── CellFailure           the cell could not do its part: not started, died, or spoke nonsense
     └── CellUnavailable   cells cannot be made at the moment; worth a retry
@@ -38,6 +39,10 @@ class QueueFull(SandboxError):  # noqa: N818
 
 class DeadlineTooShort(SandboxError):  # noqa: N818
     """The caller's deadline passed while the job waited, or cannot be met any more."""
+
+
+class ReaderTooSlow(SandboxError):  # noqa: N818
+    """The caller left more output unread, or for longer, than the service keeps it."""
 
 
 class ServiceDraining(SandboxError):  # noqa: N818

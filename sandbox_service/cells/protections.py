@@ -6,7 +6,7 @@ from sandbox_service.cells.cgroups import Cgroups
 from sandbox_service.domain import Protection
 
 _ALWAYS = {
-    "read_only_root": "the system's programs and libraries; writable are only /work, /tmp, /var/tmp, /dev/shm and the home",
+    "read_only_root": "system programs and libraries; writable are only /work, /tmp, /var/tmp, /dev/shm and the home",
     "no_capabilities": "all sets empty, the bounding set too",
     "no_new_privs": "set; and no set-uid file is honoured on any mount",
     "rlimits": "processor time, file size, open files, processes, locked memory, no core files",

@@ -101,12 +101,13 @@ def fit(tests: list[TestCase], limit: int) -> list[TestCase]:
     left = limit - sum(map(_size, bare))
     if left < 0:
         kept, used = [], 0
-        for test in sorted(bare, key=lambda test: test.outcome is TestOutcome.PASSED):  # stable: failed ones first
-            used += _size(test)
+        failed_first = sorted(range(len(bare)), key=lambda index: bare[index].outcome is TestOutcome.PASSED)
+        for index in failed_first:
+            used += _size(bare[index])
             if used > limit:
                 break
-            kept.append(test)
-        return kept
+            kept.append(index)
+        return [bare[index] for index in sorted(kept)]
     for index, test in enumerate(tests):
         gain = _size(test) - _size(bare[index])
         if test.outcome is not TestOutcome.PASSED and gain <= left:
@@ -134,6 +135,7 @@ def _test(message: Mapping[str, Any]) -> TestCase:
         failure=_failure(failure) if failure is not None else None,
         stdout=_bytes(message.get("stdout", "")),
         stderr=_bytes(message.get("stderr", "")),
+        by_tests=message.get("by_tests") is True,
     )
 
 

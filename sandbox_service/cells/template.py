@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
 _ENTRY = "import sys; sys.path.insert(0, sys.argv.pop(2)); from sandbox_service.guest.template import main; main()"
 _KEPT_LINES = 20
+_PACKAGES = ("pytest", "pip")
+"""Distributions of the environment `base`, with what they need."""
 
 
 class TemplateProcess:
@@ -80,7 +82,7 @@ class TemplateProcess:
             "parent": os.getpid(),
             "executable": executable,
             "prefix": sys.base_prefix,
-            "packages": _package_paths("pytest"),
+            "packages": _package_paths(*_PACKAGES),
             "hidden": _site_folders(),
             "preload": self._preload,
             "unprivileged": self._unprivileged,
@@ -171,13 +173,13 @@ def _resolve(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-def _package_paths(root: str) -> list[str]:
+def _package_paths(*roots: str) -> list[str]:
     """Top-level files and folders of a distribution and of everything that it needs.
 
     As installed beside the service.
     """
     paths: set[str] = set()
-    waiting, seen = [root], set()
+    waiting, seen = [*roots], set()
     while waiting:
         name = waiting.pop()
         if name in seen:

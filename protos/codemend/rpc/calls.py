@@ -1,0 +1,190 @@
+"""The one interceptor around every handler: error table, request log, and the count of calls that are still at work.
+
+It wraps all four kinds of method. A streaming handler runs inside one coroutine here, so that its clean-up has happened
+when its call is counted as ended; as a bare generator it would be left to the garbage collector whenever its caller
+went away between two messages.
+"""
+
+from __future__ import annotations  # gRPC's classes are generic to type checkers only
+
+import asyncio
+import inspect
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any
+
+import grpc
+
+from codemend.rpc.errors import ErrorTable
+from codemend.rpc.logs import REQUEST_ID
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID_KEY = "x-request-id"
+MAXIMUM_REQUEST_ID = 128
+INFRASTRUCTURE = "/grpc."  # health and reflection: probes would fill the log, and watchers would hold up a stop
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Around = Callable[[Context], AbstractAsyncContextManager[None]]
+
+
+class HandlerCancelledError(Exception):
+    """A handler let a cancellation out that nobody had asked for; gRPC would leave its caller without an answer."""
+
+
+class CallTracker:
+    """Counts the calls whose handlers have not ended yet, clean-up included."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def running(self) -> int:
+        """Calls at work now."""
+        return self._running
+
+    def enter(self) -> None:
+        """One more."""
+        self._running += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """One less."""
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Waits until no call is at work."""
+        await self._idle.wait()
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Puts the error table, the request log and the tracker around every handler."""
+
+    def __init__(self, errors: ErrorTable, tracker: CallTracker) -> None:
+        self._errors = errors
+        self._tracker = tracker
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Wraps the method's handler; an unknown method stays UNIMPLEMENTED."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = _text(handler_call_details.method)
+        request_id = _request_id(handler_call_details.invocation_metadata)
+        return _wrap(handler, lambda context: self._around(method, request_id, context))
+
+    @asynccontextmanager
+    async def _around(self, method: str, request_id: str, context: Context) -> AsyncIterator[None]:
+        started = time.monotonic()
+        quiet = method.startswith(INFRASTRUCTURE)
+        token = REQUEST_ID.set(request_id)
+        if not quiet:
+            self._tracker.enter()
+        try:
+            async with self._translated(context):
+                yield
+        finally:
+            if not quiet:
+                self._tracker.leave()
+            logger.log(
+                logging.DEBUG if quiet else logging.INFO,
+                "call ended",
+                extra={
+                    "method": method,
+                    "code": _code_name(context),
+                    "duration_ms": round((time.monotonic() - started) * 1000, 1),
+                },
+            )
+            REQUEST_ID.reset(token)
+
+    @asynccontextmanager
+    async def _translated(self, context: Context) -> AsyncIterator[None]:
+        """Lets out only what gRPC understands: an abort, or the cancellation that it asked for itself."""
+        try:
+            yield
+        except grpc.aio.AbortError:
+            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled_from_outside():
+                raise
+            fault = HandlerCancelledError("the handler was cancelled from inside")
+            fault.__cause__ = error
+            await self._errors.abort(context, fault)
+        except Exception as error:  # noqa: BLE001 - the outermost place: whatever it is, the caller must not read it
+            await self._errors.abort(context, error)
+
+
+def _is_cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _code_name(context: Context) -> str:
+    if _is_cancelled_from_outside():
+        remaining: float | None = context.time_remaining()
+        return "DEADLINE_EXCEEDED" if remaining is not None and remaining <= 0 else "CANCELLED"
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else "OK"
+
+
+def _request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """The caller's own id where it is printable and short, otherwise a new one."""
+    for key, value in metadata or ():
+        text = _text(value)
+        if key == REQUEST_ID_KEY and text.isascii() and text.isprintable() and 0 < len(text) <= MAXIMUM_REQUEST_ID:
+            return text
+    return f"req_{uuid.uuid4().hex}"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def _wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Around) -> grpc.RpcMethodHandler[Any, Any]:
+    behaviours = (
+        (handler.unary_unary, grpc.unary_unary_rpc_method_handler, _single),
+        (handler.unary_stream, grpc.unary_stream_rpc_method_handler, _streaming),
+        (handler.stream_unary, grpc.stream_unary_rpc_method_handler, _single),
+        (handler.stream_stream, grpc.stream_stream_rpc_method_handler, _streaming),
+    )
+    for behaviour, make, wrapper in behaviours:
+        if behaviour is not None:
+            wrapped: Any = wrapper(behaviour, around)
+            result: grpc.RpcMethodHandler[Any, Any] = make(
+                wrapped, handler.request_deserializer, handler.response_serializer
+            )
+            return result
+    raise TypeError("the handler has no behaviour")
+
+
+def _single(behaviour: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    async def wrapped(request: object, context: Context) -> object:
+        async with around(context):
+            return await behaviour(request, context)
+
+    return wrapped
+
+
+def _streaming(behaviour: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    async def wrapped(request: object, context: Context) -> None:
+        async with around(context):
+            responses = behaviour(request, context)
+            if inspect.isawaitable(responses):  # it writes to the context by itself
+                await responses
+                return
+            async with aclosing(responses):
+                async for response in responses:
+                    await context.write(response)
+
+    return wrapped

@@ -1,0 +1,76 @@
+"""Entry of `python -m sandbox_service`: reads the settings, starts the logs, serves.
+
+Exit codes: 0 after a signal, 1 where the service cannot start on this machine, 2 where its settings are wrong.
+"""
+
+import os
+
+# gRPC reads these when it is imported. Its fork handlers only harm here: nothing forks in this process.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from codemend.rpc import AddressError, configure_logging
+from pydantic import ValidationError
+
+from sandbox_service.errors import SandboxError
+from sandbox_service.server import serve
+from sandbox_service.settings import PREFIX, Settings
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the service and returns the process's exit code."""
+    variables = [f"  {PREFIX}{name.upper():<22} {field.description}" for name, field in Settings.model_fields.items()]
+    parser = argparse.ArgumentParser(
+        prog="python -m sandbox_service",
+        description="Runs programs and tests that nobody trusts, over gRPC.",
+        epilog="\n".join(["environment variables:", *variables]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--address", help=f"where to listen, over {PREFIX}ADDRESS: host:port, [v6]:port or unix:/path")
+    parser.add_argument("--ready-file", type=Path, help="gets the bound address once the service serves")
+    options = parser.parse_args(arguments)
+    try:
+        settings = Settings(**({} if options.address is None else {"address": options.address}))
+    except ValidationError as error:
+        print(describe(error), file=sys.stderr)  # noqa: T201 - there is no log yet
+        return 2
+    configure_logging(settings.log_level)
+    try:
+        asyncio.run(serve(settings, lambda bound: write_ready_file(options.ready_file, bound)))
+    except (SandboxError, AddressError) as error:
+        logger.critical("cannot serve: %s", error)
+        return 1
+    finally:
+        if options.ready_file is not None:
+            options.ready_file.unlink(missing_ok=True)
+    return 0
+
+
+def describe(error: ValidationError) -> str:
+    """Each wrong setting on a line, by the name of its variable."""
+    lines = []
+    for fault in error.errors():
+        name = f"{PREFIX}{str(fault['loc'][0]).upper()}: " if fault["loc"] else ""
+        lines.append(f"{name}{fault['msg']}")
+    return "\n".join(lines)
+
+
+def write_ready_file(path: Path | None, address: str) -> None:
+    """Writes the address, whole or not at all."""
+    if path is None:
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(address, encoding="utf-8")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
