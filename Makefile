@@ -1,0 +1,40 @@
+# `make help` prints what there is to make. PYTHON names the interpreter (3.11 or newer) that the environment is made with.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: setup demo test lint protos serve bench clean help
+
+setup: .venv/installed ## make the environment in .venv
+
+.venv/installed: pyproject.toml protos/build.py $(shell find protos -name '*.proto')
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip && $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: setup ## fetch the embedded model, start both services, and watch one task fail, be repaired and pass
+	$(BIN)/codemend run @tests/data/demo/task.md --tests tests/data/demo/test_solution.py --attempts 8
+
+test: setup ## run all tests (CI=true: a missing prerequisite is a failure, not a skip)
+	$(BIN)/python -m pytest
+
+lint: setup ## check format, style, types, layers, contracts and shell scripts
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+	$(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos && $(BIN)/yamllint --strict .
+	$(BIN)/shellcheck .ci/run
+
+protos: setup ## make the stubs anew after a change of a .proto file
+	$(BIN)/python protos/build.py
+
+serve: setup ## start both services on loopback
+	$(BIN)/codemend serve
+
+bench: setup ## compare with bare processes, in one run
+	$(BIN)/python tests/bench/run.py
+
+clean: ## remove the environment, the stubs and all caches
+	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
+	find protos -name '*_pb2*.py*' -delete; find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## print this
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
