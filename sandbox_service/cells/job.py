@@ -17,6 +17,9 @@ from sandbox_service.domain import Isolation, Job, JobOutcome, Program, TestRun
 from sandbox_service.errors import CellUnavailable
 from sandbox_service.guest import wire
 
+_DEATH_FOLLOWS_S = 0.2
+"""A cell that ended without a word was mostly killed with its template, whose own end is seen a little later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -50,7 +53,7 @@ async def carry_out(
             stack.callback(os.close, brought)
         await _give(order, template, supervision, brought)
         await supervision.run()
-        if not supervision.end and not template.alive:
+        if not supervision.end and supervision.kill is None and await template.has_died(within=_DEATH_FOLLOWS_S):
             raise CellUnavailable("the template died during the job")
         files, left_out = collected(brought) if supervision.end and brought >= 0 else ((), ())
         execution = result(

@@ -50,6 +50,16 @@ class TemplateProcess:
         """Whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
+    async def has_died(self, *, within: float) -> bool:
+        """Whether the process ends in the next `within` seconds, or has ended."""
+        if self._process is None:
+            return True
+        try:
+            await asyncio.wait_for(self._process.wait(), within)
+        except TimeoutError:
+            return False
+        return True
+
     async def start(self) -> None:
         """Starts the process and waits until it takes orders.
 
