@@ -98,6 +98,11 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
+_USUAL_EXIT_CODES = frozenset({0, 1, 5})
+"""All passed, some failed, none collected (pytest.ExitCode)."""
+_UNUSUAL_EXIT_CODES = {2: "interrupted", 3: "internal error", 4: "a test asked for is not there"}
+
+
 @dataclass(frozen=True, slots=True)
 class ReportEvidence:
     """What was seen of a test run.
@@ -125,6 +130,9 @@ def outcome(evidence: ReportEvidence) -> tuple[ReportOutcome, str]:
         return kind, f"the process ended before it had reported ({evidence.status})"
     if evidence.collection_errors:
         return ReportOutcome.ERROR, f"{evidence.collection_errors} test file(s) could not be collected"
+    if evidence.exit_code not in _USUAL_EXIT_CODES:
+        what = _UNUSUAL_EXIT_CODES.get(evidence.exit_code, "unknown")
+        return ReportOutcome.ERROR, f"pytest ended with exit code {evidence.exit_code} ({what})"
     return _of_tests(evidence)
 
 

@@ -59,6 +59,7 @@ def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, have:
     before = collect.snapshot() if "collect" in fds else {}
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel then keeps it from this init: only handlers get signals
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     started = time.monotonic_ns()
     main_pid = os.fork()

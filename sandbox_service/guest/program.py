@@ -6,8 +6,10 @@ What is run must not see the difference to `python file.py`: `__main__`, `sys.ar
 tracebacks, exit codes, atexit handlers and the interpreter's own end are the same.
 """
 
+import atexit
 import builtins
 import ctypes
+import importlib.machinery
 import io
 import os
 import signal
@@ -17,8 +19,9 @@ from typing import Any, NoReturn
 
 from sandbox_service.guest import rootfs, walls
 
-_NOT_FOUND, _NOT_EXECUTABLE, _INTERRUPTED, _NOT_SET_UP = 127, 126, 130, 125
-"""Exit codes as shells and container engines use them: no such program, not executable, ended by ^C, the cell itself
+_LONG_LIMIT = 2**63
+_NOT_FOUND, _NOT_EXECUTABLE, _NOT_SET_UP = 127, 126, 125
+"""Exit codes as shells and container engines use them: no such program, not executable, the cell itself
 failed."""
 
 
@@ -37,9 +40,11 @@ def main(job: dict[str, Any], fds: dict[str, int], have: frozenset[str]) -> NoRe
     os.environ.update(environment)
     _streams()
     if job["start"]["kind"] == "script":
+        _forget_guest()
         _script(job["start"]["path"], job["start"]["args"])
     from sandbox_service.guest import reporter  # noqa: PLC0415 - needs pytest, which only the tests' template has
 
+    _forget_guest()
     reporter.main(report, job["start"]["select"])
 
 
@@ -97,29 +102,35 @@ def _streams() -> None:
         raw = io.FileIO(number, mode, closefd=False)
         raw.name = f"<{name}>"
         buffer = io.BufferedWriter(raw) if mode == "w" else io.BufferedReader(raw)
-        stream = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=mode == "w")
+        stream = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, newline="\n", line_buffering=mode == "w")
+        stream.__dict__["mode"] = mode  # which python sets on its own streams alone
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _forget_guest() -> None:
+    """Takes this package out of what the program can import; what runs of it keeps its own references."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
+        del sys.modules[name]
+
+
 def _script(path: str, arguments: list[str]) -> NoReturn:
     """Runs one python file as `__main__` and ends the interpreter the way that python does.
 
-    Threads, atexit, finalization, flush.
+    That is: threads that are not daemons end, atexit handlers run, modules are torn down, streams are flushed.
     """
     full = f"{rootfs.WORK}/{path}"
     sys.argv = [full, *arguments]
     sys.orig_argv = [sys.executable, full, *arguments]
     sys.path.insert(0, os.path.dirname(full))
     module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=full, __builtins__=builtins)
+    loader = importlib.machinery.SourceFileLoader("__main__", full)
+    module.__dict__.update(__file__=full, __builtins__=builtins, __loader__=loader, __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
     status = 0
     try:
-        with io.open_code(full) as stream:
-            code = compile(stream.read(), full, "exec", dont_inherit=True)
-        exec(code, module.__dict__)  # noqa: S102 - running what a stranger wrote is the purpose; the walls are around this process
+        exec(_compiled(full), module.__dict__)  # noqa: S102 - what a stranger wrote: the walls are around this process
     except SystemExit as error:
         status = _exit_status(error.code)
     except BaseException as error:
@@ -127,10 +138,21 @@ def _script(path: str, arguments: list[str]) -> NoReturn:
         while trace and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        if isinstance(error, KeyboardInterrupt):
+            _end_by_interrupt()
+        status = 1
     del module
     ctypes.pythonapi.Py_Exit(ctypes.c_int(status))
     os._exit(status)
+
+
+def _compiled(path: str) -> types.CodeType:
+    with io.open_code(path) as stream:
+        source = stream.read()
+    if b"\0" in source:
+        line = source[: source.index(b"\0")].count(b"\n") + 1
+        raise SyntaxError("source code cannot contain null bytes", (path, line, 0, None))
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _exit_status(code: object) -> int:
@@ -138,6 +160,15 @@ def _exit_status(code: object) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF
+        return code & 0xFF if -_LONG_LIMIT <= code < _LONG_LIMIT else 0xFF
     print(code, file=sys.stderr)
     return 1
+
+
+def _end_by_interrupt() -> None:
+    """Ends the way that python does when nobody caught ^C: by the signal itself, after the exit handlers."""
+    atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way to run them early
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -9,6 +9,7 @@ nothing.
 import os
 import sys
 import time
+import unittest
 from collections.abc import Generator
 from typing import Any, NoReturn
 
@@ -23,6 +24,8 @@ _LEFT_OUT = (
     "stepwise", "terminalprogress", "threadexception", "unraisableexception",
 )  # fmt: skip
 """Plugins that only a person at a terminal, or a build server's files, have a use for; each costs start-up time."""
+_GIVING_UP = (unittest.SkipTest, pytest.skip.Exception, pytest.xfail.Exception)
+_LONGEST_CHAIN = 16
 _DETAILS_BYTES = 4 * 1024 * 1024
 """Once this much was reported, further tests report without traceback and output: a reply could not hold them."""
 
@@ -77,19 +80,32 @@ class Reporter:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Tells what could not be collected."""
-        if report.failed:
-            path = report.nodeid or getattr(report, "fspath", "") or ""
-            failure = self._failures.pop(report.nodeid, None) or _plain_failure(str(report.longrepr))
-            self.send(kind="collect_error", path=_cut(str(path), ID_CHARS), failure=failure)
+        failure = self._failures.pop(report.nodeid, None)
+        if report.failed and failure is None:
+            failure = _plain_failure(str(report.longrepr))
+        if failure is not None:
+            self._tell_collect_error(report.nodeid, failure)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Keeps the exception itself, which the finished report no longer has."""
-        report = yield
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Keeps the exception itself, which the finished report no longer has; tells of one that ends the session."""
+        try:
+            report = yield
+        except BaseException as ending:
+            info = pytest.ExceptionInfo.from_exception(ending)
+            self._tell_collect_error(collector.nodeid, _failure(info, str(info.getrepr(style="short")), None))
+            raise
         call = getattr(report, "call", None)
-        if report.failed and call is not None and call.excinfo is not None:
-            self._failures[report.nodeid] = _failure(call.excinfo, report.longreprtext or str(report.longrepr), None)
+        error = call.excinfo.value if call is not None and call.excinfo is not None else None
+        if error is not None and (report.failed or _comes_out_of_the_code(error)):
+            real = pytest.ExceptionInfo.from_exception(error.__cause__ or error)
+            self._failures[report.nodeid] = _failure(real, report.longreprtext or str(report.longrepr), None)
         return report
+
+    def _tell_collect_error(self, node_id: str, failure: dict[str, Any]) -> None:
+        self.send(kind="collect_error", path=_cut(node_id, ID_CHARS), failure=failure)
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
         """Remembers the two sides of the comparison that is failing just now; leaves the text to pytest."""
@@ -98,7 +114,7 @@ class Reporter:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Tells which test is running, so that one which never ends has a name."""
         self._comparison = None
-        self._tests[nodeid] = {"outcome": "PASSED", "duration": 0.0}
+        self._tests[nodeid] = {"outcome": "PASSED", "duration": 0.0, "by_tests": True}
         self.send(kind="begin", id=_cut(nodeid, ID_CHARS))
 
     @pytest.hookimpl(wrapper=True)
@@ -106,9 +122,11 @@ class Reporter:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keeps the exception itself, which the finished report no longer has."""
+        error = call.excinfo.value if call.excinfo is not None else None  # before pytest makes a skip of its own of it
         report = yield
         test = self._tests.setdefault(item.nodeid, {"outcome": "PASSED", "duration": 0.0})
-        test["by_tests"] = test.get("by_tests", True) and _is_of_the_tests(call)
+        if isinstance(error, _GIVING_UP) and _comes_out_of_the_code(error):
+            test["by_tests"] = False
         if report.failed and call.excinfo is not None:
             self._failures.setdefault(item.nodeid, _failure(call.excinfo, report.longreprtext, self._comparison))
         return report
@@ -135,14 +153,19 @@ class Reporter:
             self.send(kind="test", id=_cut(nodeid, ID_CHARS), **test)
 
 
-def _is_of_the_tests(call: pytest.CallInfo[None]) -> bool:
-    """Whether it is the test's own author who skips it or expects it to fail, by a mark or in the test's own body.
-
-    A skip that comes out of the code under test is another thing.
-    """
-    if call.excinfo is not None:
-        return not any(str(entry.path).startswith(f"{rootfs.WORK}/") for entry in call.excinfo.traceback)
-    return True
+def _comes_out_of_the_code(error: BaseException) -> bool:
+    """Whether a frame of the code under test had a part in an exception, or in one that it was raised for."""
+    current: BaseException | None = error
+    for _link in range(_LONGEST_CHAIN):
+        if current is None:
+            return False
+        trace = current.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith(f"{rootfs.WORK}/"):
+                return True
+            trace = trace.tb_next
+        current = current.__cause__ or current.__context__
+    return False
 
 
 def _outcome(report: pytest.TestReport) -> str:
