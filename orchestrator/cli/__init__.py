@@ -1,5 +1,5 @@
-"""codemend CLI."""
+"""The command line of codemend: a client of both services, which it can also start."""
 
+from orchestrator.cli.app import main
 
-def main() -> None:
-    """Entry."""
+__all__ = ["main"]

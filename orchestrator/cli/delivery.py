@@ -1,0 +1,41 @@
+"""Writes the files that a run delivers into a directory of the caller's, and nowhere else."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from codemend.sandbox.v1 import sandbox_pb2
+
+from orchestrator.cli.errors import UsageFault
+
+
+def write_files(directory: Path, files: Iterable[sandbox_pb2.File]) -> list[Path]:
+    """Writes each file below `directory`, over a file of the same name; returns their paths.
+
+    A path that leads out of the directory, by its own parts or through a link that lies there, is refused before
+    anything is written.
+
+    Raises:
+        UsageFault: a path leads out, or something cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        root = directory.resolve()
+        targets = [(_beneath(root, file.path), file) for file in files]
+        for target, file in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.content)
+            if file.executable:
+                target.chmod(0o755)
+    except (OSError, RuntimeError) as error:  # the latter for links that go in a circle
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageFault("--out", f"cannot write below {str(directory)!r}: {reason}") from error
+    return [target for target, _ in targets]
+
+
+def _beneath(root: Path, path: str) -> Path:
+    parts = PurePosixPath(path)
+    if parts.parts and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path:
+        target = root / parts
+        if target.resolve().is_relative_to(root) and not target.is_symlink():
+            return target
+    raise UsageFault("--out", f"the delivered path {path!r} leads out of the directory")
