@@ -35,7 +35,7 @@ class TemplateProcess:
 
     def __init__(self, template: Template, *, unprivileged: bool) -> None:
         self.name = template.name
-        self._preload = template.preload
+        self._session = template.session
         self._unprivileged = unprivileged
         self._process: asyncio.subprocess.Process | None = None
         self._orders: socket.socket | None = None
@@ -94,7 +94,7 @@ class TemplateProcess:
             "prefix": sys.base_prefix,
             "packages": _package_paths(*_PACKAGES),
             "hidden": _site_folders(),
-            "preload": self._preload,
+            "session": self._session,
             "unprivileged": self._unprivileged,
             "keep_proc": self._unprivileged,
         }

@@ -13,22 +13,35 @@ import select
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from sandbox_service.guest import collect, program, rootfs, syscalls, walls, wire
 
 
-def main(
-    order: dict[str, Any], control: socket.socket, descriptors: list[int], have: frozenset[str], *, unprivileged: bool
-) -> NoReturn:
-    """Runs one job. Never returns.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a cell finds in the process that it was forked from.
+
+    Attributes:
+        have: names of the namespaces that can be had here.
+        unprivileged: the template is root of a user namespace only.
+        kept: descriptors that the template's interpreter needs in a job too.
+    """
+
+    have: frozenset[str]
+    unprivileged: bool
+    kept: frozenset[int]
+
+
+def main(order: dict[str, Any], control: socket.socket, descriptors: list[int], around: Surroundings) -> NoReturn:
+    """Runs one job. Never returns; in the program's own process it raises `program.Become`.
 
     Args:
         order: `report` and `collect`: whether their descriptors follow the fixed ones; the rest are the job's cgroups.
         control: packets to the service; a packet from it asks for the job's end.
         descriptors: those of `wire.ORDER_FDS` without `control`, then the optional ones.
-        have: names of the namespaces that can be had here.
-        unprivileged: the template is root of a user namespace only.
+        around: what this process was forked from.
     """
     stage = "cgroup"
     try:
@@ -44,18 +57,20 @@ def main(
         os.close(fds.pop("spec"))
         os.umask(0o022)
         stage = "walls"
-        walls.enter(job, have)
-        walls.lower(job, unprivileged=unprivileged)
+        walls.enter(job, around.have)
+        walls.lower(job, unprivileged=around.unprivileged)
         stage = "files"
         walls.lay(rootfs.WORK, job["files"])
         stage = "run"
-        _run(job, fds, control, have)
+        _run(job, fds, control, around)
+    except program.Become:
+        raise
     except BaseException as error:  # the service must hear of everything, and nothing may run on past this line
         _tell(control, fault=f"{stage}: {type(error).__name__}: {error}"[:2000])
     os._exit(0)
 
 
-def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, have: frozenset[str]) -> None:
+def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, around: Surroundings) -> None:
     before = collect.snapshot() if "collect" in fds else {}
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -67,7 +82,7 @@ def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, have:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.close()
-        program.main(job, fds, have)
+        program.main(job, fds, around.have, around.kept)
     for name in ("stdin", "stdout", "stderr", "report"):
         if name in fds:
             os.close(fds[name])

@@ -8,6 +8,7 @@ tracebacks, exit codes, atexit handlers and the interpreter's own end are the sa
 
 import atexit
 import builtins
+import contextlib
 import ctypes
 import importlib.machinery
 import io
@@ -20,15 +21,37 @@ from typing import Any, NoReturn
 from sandbox_service.guest import rootfs, walls
 
 _LONG_LIMIT = 2**63
+_DESCRIPTORS = 256
+"""Above all that a template or a job's set-up ever has open."""
 _NOT_FOUND, _NOT_EXECUTABLE, _NOT_SET_UP = 127, 126, 125
 """Exit codes as shells and container engines use them: no such program, not executable, the cell itself
 failed."""
 
 
-def main(job: dict[str, Any], fds: dict[str, int], have: frozenset[str]) -> NoReturn:
-    """Confines this process and runs the job's program in it. Never returns."""
+class Become(BaseException):
+    """Raised in a job's own process once it is confined: whoever waits for jobs carries on as this one.
+
+    Attributes:
+        start: the job's `start` entry.
+        report: descriptor to report tests to; -1: none.
+    """
+
+    def __init__(self, start: dict[str, Any], report: int) -> None:
+        super().__init__()
+        self.start, self.report = start, report
+
+
+def main(job: dict[str, Any], fds: dict[str, int], have: frozenset[str], kept: frozenset[int]) -> NoReturn:
+    """Confines this process, and executes the job's program or raises `Become`. Never returns.
+
+    Args:
+        job: the job's header.
+        fds: descriptors for the standard streams, and for the report of a test run.
+        have: names of the namespaces that can be had here.
+        kept: descriptors that the template itself needs.
+    """
     try:
-        report = _descriptors(fds)
+        report = _descriptors(fds, kept)
         walls.confine(job, have)
         os.chdir(rootfs.WORK)
         environment = {**_environment(), **job["env"]}
@@ -39,29 +62,23 @@ def main(job: dict[str, Any], fds: dict[str, int], have: frozenset[str]) -> NoRe
         _execute(job["start"]["argv"], environment)
     os.environ.update(environment)
     _streams()
-    if job["start"]["kind"] == "script":
-        _forget_guest()
-        _script(job["start"]["path"], job["start"]["args"])
-    from sandbox_service.guest import reporter  # noqa: PLC0415 - needs pytest, which only the tests' template has
-
-    _forget_guest()
-    reporter.main(report, job["start"]["select"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
+        del sys.modules[name]  # no program can import it; what runs of it keeps its own references
+    raise Become(job["start"], report)
 
 
-def _descriptors(fds: dict[str, int]) -> int:
-    """Puts the standard streams in place and closes everything else but the report's descriptor.
-
-    Which is returned (3, or -1).
-    """
+def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> int:
+    """Puts the standard streams in place and closes all but them, `kept` and the report's; returns that (or -1)."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(fds[name], number)
-    keep = -1
-    if "report" in fds:
-        keep = 3
-        if fds["report"] != keep:
-            os.dup2(fds["report"], keep, inheritable=False)
-    os.closerange(4 if keep == 3 else 3, 1024)  # noqa: PLR2004 - the template has no higher one
-    return keep
+    report = fds.get("report", -1)
+    if report >= 0:
+        os.set_inheritable(report, False)  # noqa: FBT003 - the os API's own signature
+    for number in range(3, _DESCRIPTORS):
+        if number != report and number not in kept:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    return report
 
 
 def _environment() -> dict[str, str]:
@@ -109,13 +126,7 @@ def _streams() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _forget_guest() -> None:
-    """Takes this package out of what the program can import; what runs of it keeps its own references."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
-        del sys.modules[name]
-
-
-def _script(path: str, arguments: list[str]) -> NoReturn:
+def script(path: str, arguments: list[str]) -> NoReturn:
     """Runs one python file as `__main__` and ends the interpreter the way that python does.
 
     That is: threads that are not daemons end, atexit handlers run, modules are torn down, streams are flushed.

@@ -8,15 +8,16 @@ nothing.
 
 import os
 import sys
+import tempfile
 import time
 import unittest
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 import pytest
 from _pytest._io.saferepr import saferepr
 
-from sandbox_service.guest import rootfs, wire
+from sandbox_service.guest import program, rootfs, wire
 
 MESSAGE_CHARS, TRACEBACK_CHARS, REPR_CHARS, CAPTURED_CHARS, ID_CHARS = 4096, 16384, 1024, 8192, 1024
 _LEFT_OUT = (
@@ -30,29 +31,31 @@ _DETAILS_BYTES = 4 * 1024 * 1024
 """Once this much was reported, further tests report without traceback and output: a reply could not hold them."""
 
 
-def main(descriptor: int, select: list[str]) -> NoReturn:
-    """Runs the tests below rootfs.TESTS (or the node ids given) and ends the process with pytest's exit code.
+_OPTIONS = [
+    "--import-mode=importlib", f"--rootdir={rootfs.TESTS}", f"--confcutdir={rootfs.TESTS}",
+    *(part for name in _LEFT_OUT for part in ("-p", f"no:{name}")),
+]  # fmt: skip
 
-    Never returns.
+
+def session(wait: Callable[[], NoReturn]) -> NoReturn:
+    """Starts a pytest session and stops in it before anything is collected; each job goes on from there as a fork.
+
+    What a session does until then (plugins, options, fixtures of pytest's own) is the same for every job, and takes
+    longer than most jobs' tests. A job whose tests bring a configuration of their own gets a session of its own.
+
+    Args:
+        wait: waits for jobs, and raises `program.Become` in each job's process.
     """
-    sys.path[:0] = [rootfs.TESTS, rootfs.WORK]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in select] or [rootfs.TESTS]
-    options = ["-q", "--tb=short", "--color=no", "--import-mode=importlib", f"--rootdir={rootfs.TESTS}"]
-    options += [f"--confcutdir={rootfs.TESTS}", "--capture=fd", "--show-capture=no", "--no-header", "--no-summary"]
-    options += [part for name in _LEFT_OUT for part in ("-p", f"no:{name}")]
-    reporter = Reporter(descriptor)
-    code = int(pytest.main([*options, *arguments], plugins=[reporter]))
-    reporter.send(kind="end", exit_code=code, duration=time.monotonic() - reporter.began)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
+    reporter = Reporter(wait)
+    reporter.close(int(pytest.main([*_OPTIONS, "--capture=no", "-p", "no:terminal", rootfs.TESTS], plugins=[reporter])))
 
 
 class Reporter:
     """The plugin. Frames: `session`, `collected`, `collect_error`, `begin` and `test` for each test, `end`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, wait: Callable[[], NoReturn] | None = None, descriptor: int = -1) -> None:
+        self._wait = wait
         self._descriptor = descriptor
         self._comparison: dict[str, str] | None = None
         self._failures: dict[str, dict[str, Any]] = {}
@@ -69,9 +72,47 @@ class Reporter:
         while data:
             data = data[os.write(self._descriptor, data) :]
 
-    def pytest_sessionstart(self) -> None:
-        """Names the framework."""
+    def close(self, exit_code: int) -> NoReturn:
+        """Reports the end and ends the process."""
+        self.send(kind="end", exit_code=exit_code, duration=time.monotonic() - self.began)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(exit_code)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Short tracebacks: the plugin that has the option for them writes to terminals, and is left out."""
+        config.option.tbstyle = "short"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Waits for a job and becomes it; the collection that follows is the job's."""
+        if self._wait is not None:
+            try:
+                self._wait()
+            except program.Become as job:
+                start, self._descriptor = job.start, job.report
+            self._take_up(session.config, start["select"], own_session=start["own_session"])
         self.send(kind="session", framework=f"pytest {pytest.__version__}")
+
+    def _take_up(self, config: pytest.Config, select: list[str], *, own_session: bool) -> None:
+        self.began = time.monotonic()
+        tempfile.tempdir = None
+        sys.path[:0] = [rootfs.TESTS, rootfs.WORK]
+        arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in select] or [rootfs.TESTS]
+        if own_session:
+            reporter = Reporter(descriptor=self._descriptor)
+            reporter.close(
+                int(
+                    pytest.main(
+                        [*_OPTIONS, "--capture=fd", "-q", "--color=no", "--no-summary", *arguments], plugins=[reporter]
+                    )
+                )
+            )
+        config.args = arguments
+        capture = config.pluginmanager.getplugin("capturemanager")
+        capture.stop_global_capturing()
+        capture._method = "fd"  # noqa: SLF001 - started without capture, since a fork must not share its files
+        capture.start_global_capturing()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -11,6 +11,7 @@ the host's; it ends with the service.
 import array
 import contextlib
 import gc
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -20,11 +21,11 @@ import site
 import socket
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
-from sandbox_service.guest import cell, rootfs, syscalls, walls, wire
+from sandbox_service.guest import cell, program, rootfs, syscalls, walls, wire
 
-_MAX_DESCRIPTORS = 32
+_MAX_DESCRIPTORS = 64
 
 
 def main() -> None:
@@ -44,23 +45,46 @@ def main() -> None:
     syscalls.parent_death_signal(signal.SIGKILL)
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     found = _prepare(config)
-    orders.send(json.dumps({"ready": True, "walls": found, "version": sys.version.split()[0]}).encode())
-    _serve(orders, own_pid_namespace, frozenset(found), unprivileged=config["unprivileged"])
+    own = {orders.fileno(), own_pid_namespace}
+
+    def wait() -> NoReturn:
+        gc.collect()
+        gc.freeze()
+        around = cell.Surroundings(frozenset(found), config["unprivileged"], frozenset(_open_descriptors()) - own)
+        orders.send(json.dumps({"ready": True, "walls": found, "version": sys.version.split()[0]}).encode())
+        _serve(orders, own_pid_namespace, around)
+
+    try:
+        if config["session"]:
+            importlib.import_module(config["session"]).session(wait)
+        wait()
+    except program.Become as job:
+        start = job.start
+    program.script(start["path"], start["args"])
+
+
+def _open_descriptors() -> list[int]:
+    return [number for number in range(3, _MAX_DESCRIPTORS) if _is_open(number)]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _prepare(config: dict[str, Any]) -> dict[str, str]:
     """Builds the root, imports the preloads and finds out which namespaces a job can get here: name -> how."""
-    loads = [_read_module(name) for name in config["preload"]]
+    session = _read_module(config["session"]) if config["session"] else None
     rootfs.build(config)
     sys.path[:] = [path for path in sys.path if path.startswith(config["prefix"])] + [rootfs.PACKAGES]
     sys.dont_write_bytecode = True
-    for give in (
-        site.setquit,
-        site.setcopyright,
-        site.sethelper,
-    ):  # exit(), help() and the like: the template starts without `site`
+    for give in (site.setquit, site.setcopyright, site.sethelper):  # exit() and the like: it starts without `site`
         give()
-    for module, code in loads:
+    if session is not None:
+        module, code = session
         sys.modules[module.__name__] = module
         exec(code, module.__dict__)  # noqa: S102 - the second half of an import: see _read_module
     os.environ.clear()
@@ -68,8 +92,6 @@ def _prepare(config: dict[str, Any]) -> dict[str, str]:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    gc.collect()
-    gc.freeze()
     return walls.probe(unprivileged=config["unprivileged"])
 
 
@@ -102,33 +124,41 @@ def _take_powers_in_namespace() -> None:
             stream.write(text)
 
 
-def _serve(orders: socket.socket, own_pid_namespace: int, have: frozenset[str], *, unprivileged: bool) -> None:
+def _serve(orders: socket.socket, own_pid_namespace: int, around: cell.Surroundings) -> NoReturn:
     """Forks a cell for each order until the service closes the socket."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the service follows its jobs by pid descriptors
     while True:
         packet, descriptors = _receive(orders)
         if not packet:
-            return
-        order = json.loads(packet)
+            os._exit(0)
         control = socket.socket(fileno=descriptors.pop(0))
         try:
-            syscalls.unshare(syscalls.CLONE_NEWPID)
-            try:
-                pid = os.fork()
-                if pid == 0:
-                    orders.close()
-                    os.close(own_pid_namespace)
-                    cell.main(order, control, descriptors, have, unprivileged=unprivileged)
-            finally:
-                syscalls.setns(own_pid_namespace, syscalls.CLONE_NEWPID)
-            _hand_over(control, pid)
+            pid = _fork(own_pid_namespace)
         except OSError as error:
             with contextlib.suppress(OSError):
                 control.send(json.dumps({"fault": f"{type(error).__name__}: {error}"}).encode())
-        finally:
-            control.close()
-            for descriptor in descriptors:
-                os.close(descriptor)
+        else:
+            if pid == 0:  # outside of any clean-up of the template's: a job leaves through here
+                orders.close()
+                os.close(own_pid_namespace)
+                cell.main(json.loads(packet), control, descriptors, around)
+            _hand_over(control, pid)
+        control.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _fork(own_pid_namespace: int) -> int:
+    """Forks process 1 of a new pid namespace."""
+    syscalls.unshare(syscalls.CLONE_NEWPID)
+    try:
+        pid = os.fork()
+    except OSError:
+        syscalls.setns(own_pid_namespace, syscalls.CLONE_NEWPID)
+        raise
+    if pid:
+        syscalls.setns(own_pid_namespace, syscalls.CLONE_NEWPID)
+    return pid
 
 
 def _receive(orders: socket.socket) -> tuple[bytes, list[int]]:
@@ -144,9 +174,11 @@ def _receive(orders: socket.socket) -> tuple[bytes, list[int]]:
 
 def _hand_over(control: socket.socket, pid: int) -> None:
     """Gives the service a descriptor of the new cell's process 1: the handle to watch it by and to kill it with."""
-    handle = os.pidfd_open(pid)
     try:
-        rights = array.array("i", [handle])
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has ended already, and said so itself
+        return
+    rights = array.array("i", [handle])
+    with contextlib.suppress(OSError):  # the service has gone
         control.sendmsg([json.dumps({"pid": pid}).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    finally:
-        os.close(handle)
+    os.close(handle)

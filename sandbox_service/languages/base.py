@@ -12,10 +12,15 @@ from sandbox_service.domain import Program, TestRun
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One kind of template process: its name, and the guest modules that it imports before the first job."""
+    """One kind of template process.
+
+    Attributes:
+        name: its name.
+        session: a guest module whose `session` function brings a test framework up to the point where jobs part.
+    """
 
     name: str
-    preload: tuple[str, ...] = ()
+    session: str = ""
 
 
 class Language(Protocol):

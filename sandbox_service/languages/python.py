@@ -6,6 +6,20 @@ from typing import Any
 from sandbox_service.domain import Program, TestRun
 from sandbox_service.languages.base import Template
 
+_CONFIGURATION = frozenset(
+    {
+        "conftest.py",
+        "pytest.ini",
+        ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        "pyproject.toml",
+        "tox.ini",
+        "setup.cfg",
+    }
+)
+"""Files that pytest reads before it collects."""
+
 
 class Python:
     """CPython of the version that the service itself runs on."""
@@ -13,7 +27,7 @@ class Python:
     name = "python"
     templates = (
         Template("python"),
-        Template("python-pytest", preload=("sandbox_service.guest.reporter",)),
+        Template("python-pytest", session="sandbox_service.guest.reporter"),
     )
 
     def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
@@ -23,5 +37,6 @@ class Python:
         return "python", {"kind": "script", "path": program.entry, "args": list(program.args)}
 
     def start_tests(self, tests: TestRun) -> tuple[str, Mapping[str, Any]]:
-        """Pytest in the warm interpreter."""
-        return "python-pytest", {"kind": "tests", "select": list(tests.select)}
+        """In a pytest session that has started; tests with a configuration of their own get a session of their own."""
+        configured = any(file.path.rpartition("/")[2] in _CONFIGURATION for file in tests.tests)
+        return "python-pytest", {"kind": "tests", "select": list(tests.select), "own_session": configured}

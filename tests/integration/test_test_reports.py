@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - many lines are whole programs
 
+import asyncio
 from textwrap import dedent
 
 import pytest
@@ -128,6 +129,12 @@ async def test_each_kind_of_test_is_reported_as_what_it_is(sandbox, kind):
     assert reply.execution.isolation.cell == "process"
 
 
+WRITE_TO_EVERY_PIPE = """import os
+def write(data):
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and os.path.exists(f"/proc/self/fd/{number}") and "pipe:" in os.readlink(f"/proc/self/fd/{number}"):
+            os.write(number, data)
+"""
 SOLUTION_ENDS = {
     "skips": ("import pytest\npytest.skip('x', allow_module_level=True)", {"NO_TESTS", "ERROR"}),
     "skips_when_called": ("import pytest\ndef f(): pytest.skip('x')", {"NO_TESTS", "FAILED"}),
@@ -144,8 +151,8 @@ SOLUTION_ENDS = {
     "missing_name": ("g = 1", {"ERROR"}),
     "keyboard_interrupt": ("def f(): raise KeyboardInterrupt", {"ERROR", "FAILED"}),
     "closes_the_report": ("import os\ndef f(): os.closerange(3, 100)", {"ERROR"}),
-    "garbage_in_the_report": ("import os\ndef f(): os.write(3, b'x' * 1000)", {"ERROR"}),
-    "huge_frame_in_the_report": ("import os\ndef f(): os.write(3, b'\\x7f\\xff\\xff\\xff')", {"ERROR"}),
+    "garbage_in_the_report": (f"{WRITE_TO_EVERY_PIPE}def f(): write(b'x' * 1000)", {"ERROR"}),
+    "huge_frame_in_the_report": (f"{WRITE_TO_EVERY_PIPE}def f(): write(b'\\x7f\\xff\\xff\\xff')", {"ERROR"}),
     "exits_in_the_text_of_its_error": (
         "import sys\nclass E(Exception):\n    def __str__(self): sys.exit(0)\ndef f(): raise E()", {"ERROR", "FAILED"},
     ),
@@ -464,3 +471,20 @@ async def test_durations_and_usage_are_told(sandbox):
     assert 0.2 <= reply.report.tests[0].duration.ToTimedelta().total_seconds() < 2
     assert reply.report.duration.ToTimedelta() >= reply.report.tests[0].duration.ToTimedelta()
     assert reply.execution.wall_time.ToTimedelta() >= reply.report.duration.ToTimedelta()
+
+
+async def test_tests_with_a_configuration_of_their_own_are_run_by_it(sandbox):
+    tests = {
+        "pytest.ini": "[pytest]\npython_functions = check_*\nxfail_strict = true\naddopts = -v --tb=long\n",
+        "test_solution.py": "import pytest\n\ndef check_a(): print('seen')\n\n@pytest.mark.xfail\ndef check_b(): pass\n",
+    }
+    reply = await sandbox.tests(tests)
+    assert outcomes(reply) == {"check_a": "PASSED", "check_b": "FAILED"}
+    assert reply.report.tests[0].stdout == b"seen\n"
+
+
+async def test_runs_side_by_side_capture_their_own_output_alone(sandbox):
+    test = "import os\n\ndef test_a():\n    print('mine {0}')\n    os.system('echo child {0}')\n    assert '{0}' == ''\n"
+    replies = await asyncio.gather(*(sandbox.tests(test.format(number)) for number in range(8)))
+    captured = [reply.report.tests[0].stdout.decode() for reply in replies]
+    assert captured == [f"mine {number}\nchild {number}\n" for number in range(8)]
