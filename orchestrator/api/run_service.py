@@ -1,0 +1,91 @@
+"""The servicer of RunService: reads a request, asks the manager, writes the reply.
+
+Errors leave the handlers as domain errors; the interceptor of `codemend.rpc` turns them into statuses by the table.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import grpc
+from codemend.orchestrator.v1 import runs_pb2 as pb
+from codemend.orchestrator.v1 import runs_pb2_grpc as pb_grpc
+
+from orchestrator.api.translation import event_message, run_message
+from orchestrator.api.validation import Defaults, read_cancel, read_run_id, read_spec, read_watch
+from orchestrator.runs import Run, RunManager
+from orchestrator.workflows import Artifacts
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+HEARTBEAT = timedelta(seconds=15)
+
+
+class RunServicer(pb_grpc.RunServiceServicer):
+    """The contract's RunService over one manager."""
+
+    def __init__(
+        self, manager: RunManager, artifacts: Artifacts, defaults: Defaults, *, heartbeat: timedelta = HEARTBEAT
+    ) -> None:
+        self._manager = manager
+        self._artifacts = artifacts
+        self._defaults = defaults
+        self._heartbeat = heartbeat
+
+    async def CreateRun(  # noqa: N802 - the contract's name
+        self,
+        request: pb.CreateRunRequest,
+        context: Context,  # noqa: ARG002 - the run outlives the call
+    ) -> pb.CreateRunResponse:
+        """Starts a run, or finds it by its request_id."""
+        run = self._manager.create(read_spec(request, self._defaults), request.request_id)
+        return pb.CreateRunResponse(run=await self._message(run))
+
+    async def GetRun(  # noqa: N802 - the contract's name
+        self,
+        request: pb.GetRunRequest,
+        context: Context,  # noqa: ARG002 - it answers at once
+    ) -> pb.GetRunResponse:
+        """The run as it stands."""
+        return pb.GetRunResponse(run=await self._message(self._manager.get(read_run_id(request.run_id))))
+
+    async def WatchRun(  # noqa: N802 - the contract's name
+        self,
+        request: pb.WatchRunRequest,
+        context: Context,  # noqa: ARG002 - leaving the stream cancels this generator
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """The run's events after a sequence number, and heartbeats, until it has ended."""
+        run_id, after = read_watch(request)
+        events = self._manager.get(run_id).log.watch(after, heartbeat=self._heartbeat)
+        async with aclosing(events):
+            async for event in events:
+                yield pb.WatchRunResponse(event=event_message(event) if event is not None else None)
+
+    async def CancelRun(  # noqa: N802 - the contract's name
+        self,
+        request: pb.CancelRunRequest,
+        context: Context,  # noqa: ARG002 - the cancellation outlives the call
+    ) -> pb.CancelRunResponse:
+        """Ends a run."""
+        run = await self._manager.cancel(*read_cancel(request))
+        return pb.CancelRunResponse(run=await self._message(run))
+
+    async def Generate(  # noqa: N802 - the contract's name
+        self,
+        request: pb.GenerateRequest,
+        context: Context,  # noqa: ARG002 - its end cancels this coroutine
+    ) -> pb.GenerateResponse:
+        """Makes a run and waits for its end; without a request_id, the run ends with the call."""
+        run = self._manager.create(read_spec(request, self._defaults), request.request_id)
+        try:
+            await run.ended.wait()
+        except asyncio.CancelledError:
+            if not request.request_id:
+                self._manager.request_cancel(run.run_id, "its Generate call was cancelled or ran out of time")
+            raise
+        return pb.GenerateResponse(run=await self._message(run))
+
+    async def _message(self, run: Run) -> pb.Run:
+        return await run_message(run, self._artifacts)

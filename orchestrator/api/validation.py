@@ -1,0 +1,173 @@
+"""From a request to a run's specification, with the server's defaults filled in. All violations are told at once."""
+
+import keyword
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePosixPath
+
+from codemend.orchestrator.v1 import runs_pb2
+
+from orchestrator.api.checks import Checker, folders
+from orchestrator.models import CallOptions
+from orchestrator.workflows import CODEGEN, CODER, DEFAULT_PATH, CodegenTask, RunOptions, RunSpec
+from orchestrator.workflows.sandbox import File
+
+MAXIMUM_TASK_BYTES = 64 * 1024
+MAXIMUM_ATTEMPTS = 100
+MAXIMUM_CANDIDATES = 16
+MAXIMUM_OUTPUT_TOKENS = 32_768
+MAXIMUM_TOKEN_BUDGET = 2**62
+MAXIMUM_TIMEOUT = timedelta(hours=24)
+MAXIMUM_NAME = 256
+MAXIMUM_LABELS, MAXIMUM_LABEL_KEY, MAXIMUM_LABEL_VALUE = 32, 64, 256
+MAXIMUM_REQUEST_ID = 128
+MAXIMUM_REASON = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a run gets where its request says nothing."""
+
+    max_attempts: int = 4
+    timeout: timedelta = timedelta(minutes=10)
+
+
+def read_spec(request: runs_pb2.CreateRunRequest | runs_pb2.GenerateRequest, defaults: Defaults) -> RunSpec:
+    """The run that is asked for.
+
+    Raises:
+        InvalidRun: with every violation.
+    """
+    check = Checker()
+    check.text("request_id", request.request_id, characters=MAXIMUM_REQUEST_ID)
+    spec = request.spec
+    if not request.HasField("spec"):
+        check.add("spec", "is required")
+    elif spec.WhichOneof("input") is None:
+        check.add("spec.codegen", "is required")
+    if spec.workflow not in {"", CODEGEN}:
+        check.add("spec.workflow", f"must be empty or {CODEGEN!r}, not {spec.workflow[:80]!r}")
+    task = _task(spec.codegen, check) if spec.HasField("codegen") else CodegenTask(task="")
+    options = _options(spec.options, defaults, check)
+    labels = _labels(spec, check)
+    check.raise_if_any()
+    return RunSpec(CODEGEN, task, options, labels)
+
+
+def read_run_id(run_id: str) -> str:
+    """The id of a run. Raises InvalidRun where it is empty."""
+    check = Checker()
+    if not run_id:
+        check.add("run_id", "is required")
+    check.raise_if_any()
+    return run_id
+
+
+def read_watch(request: runs_pb2.WatchRunRequest) -> tuple[str, int]:
+    """The id of a run and the number after which its events are asked for. Raises InvalidRun."""
+    check = Checker()
+    if not request.run_id:
+        check.add("run_id", "is required")
+    if request.after_sequence < 0:
+        check.add("after_sequence", f"must not be negative, not {request.after_sequence}")
+    check.raise_if_any()
+    return request.run_id, request.after_sequence
+
+
+def read_cancel(request: runs_pb2.CancelRunRequest) -> tuple[str, str]:
+    """The id of a run and the reason to end it. Raises InvalidRun."""
+    check = Checker()
+    if not request.run_id:
+        check.add("run_id", "is required")
+    check.text("reason", request.reason, characters=MAXIMUM_REASON)
+    check.raise_if_any()
+    return request.run_id, request.reason or "cancelled by CancelRun"
+
+
+def _task(message: runs_pb2.CodegenInput, check: Checker) -> CodegenTask:
+    at = "spec.codegen"
+    if not message.task.strip():
+        check.add(f"{at}.task", "is required")
+    check.text(f"{at}.task", message.task, size_bytes=MAXIMUM_TASK_BYTES)
+    check.text(f"{at}.check_script", message.check_script, size_bytes=MAXIMUM_TASK_BYTES)
+    name = message.entry_point
+    if name and (not name.isidentifier() or keyword.iskeyword(name)):
+        check.add(f"{at}.entry_point", f"must be the name of a function or class, not {name[:80]!r}")
+    files = check.files(f"{at}.files", message.files)
+    tests = check.files(f"{at}.tests", message.tests)
+    if tests and message.check_script:
+        check.add(f"{at}.check_script", "must not be given together with tests")
+    if tests and not any(_is_collected(file.path) for file in tests):
+        check.add(f"{at}.tests", "must have at least one file that pytest collects: test_*.py or *_test.py")
+    return CodegenTask(
+        task=message.task,
+        files=files,
+        entry_point=name,
+        tests=tests,
+        check_script=message.check_script,
+        hide_tests=message.hide_tests,
+        solution_path=_solution_path(message.solution_path, files, check),
+    )
+
+
+def _is_collected(path: str) -> bool:
+    name = PurePosixPath(path).name
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def _solution_path(path: str, files: tuple[File, ...], check: Checker) -> str:
+    at = "spec.codegen.solution_path"
+    if not path:
+        return files[0].path if len(files) == 1 and files[0].path.endswith(".py") else DEFAULT_PATH
+    check.path(at, path)
+    if not path.endswith(".py"):
+        check.add(at, f"must end in .py, not {path[-80:]!r}")
+    others = {file.path for file in files}
+    if path in set(folders(others)) or others & set(folders([path])):
+        check.add(at, f"{path!r} would be a file where `files` need a folder, or the other way round")
+    return path
+
+
+def _options(message: runs_pb2.RunOptions, defaults: Defaults, check: Checker) -> RunOptions:
+    at = "spec.options"
+    attempts = check.number(f"{at}.max_attempts", message.max_attempts, least=0, most=MAXIMUM_ATTEMPTS)
+    candidates = check.number(f"{at}.candidates", message.candidates, least=0, most=MAXIMUM_CANDIDATES) or 1
+    if 0 < attempts < candidates:
+        check.add(f"{at}.candidates", f"must be at most max_attempts ({attempts}), not {candidates}")
+    budget = check.number(f"{at}.token_budget", message.token_budget, least=0, most=MAXIMUM_TOKEN_BUDGET)
+    timeout = defaults.timeout
+    if message.HasField("timeout"):
+        timeout = check.duration(f"{at}.timeout", message.timeout, most=MAXIMUM_TIMEOUT) or timeout
+    return RunOptions(
+        max_attempts=attempts or max(defaults.max_attempts, candidates),
+        candidates=candidates,
+        token_budget=budget,
+        timeout=timeout,
+        models={role: _model(role, options, check) for role, options in sorted(message.models.items())},
+        environment=check.text(f"{at}.environment", message.environment, characters=MAXIMUM_NAME),
+        limits=check.limits(f"{at}.limits", message.limits, most=MAXIMUM_TIMEOUT),
+        omit_tokens=message.omit_tokens,
+    )
+
+
+def _model(role: str, message: runs_pb2.ModelOptions, check: Checker) -> CallOptions:
+    at = f"spec.options.models[{role[:80]}]"
+    if role != CODER:
+        check.add(at, f"there is no such role; {CODEGEN!r} has the role {CODER!r} alone")
+    tokens = check.number(f"{at}.max_output_tokens", message.max_output_tokens, least=0, most=MAXIMUM_OUTPUT_TOKENS)
+    temperature = message.temperature if message.HasField("temperature") else None
+    if temperature is not None:
+        check.temperature(f"{at}.temperature", temperature)
+    model = check.text(f"{at}.model", message.model, characters=MAXIMUM_NAME)
+    return CallOptions(model=model, temperature=temperature, max_output_tokens=tokens)
+
+
+def _labels(spec: runs_pb2.RunSpec, check: Checker) -> dict[str, str]:
+    if len(spec.labels) > MAXIMUM_LABELS:
+        check.add("spec.labels", f"must have at most {MAXIMUM_LABELS} labels, not {len(spec.labels)}")
+    for key, value in sorted(spec.labels.items()):
+        if not key:
+            check.add("spec.labels", "a label must have a name")
+        check.text(f"spec.labels[{key[:80]}]", key, characters=MAXIMUM_LABEL_KEY)
+        check.text(f"spec.labels[{key[:80]}]", value, characters=MAXIMUM_LABEL_VALUE)
+    return dict(sorted(spec.labels.items()))

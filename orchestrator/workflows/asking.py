@@ -1,0 +1,194 @@
+"""The nodes that ask the model: `generate` and `repair` are this one function, told apart by the plan's strategy.
+
+An empty, truncated or unparsable reply becomes an attempt without code, never a draft to execute; so does code that
+was tried before.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import PurePosixPath
+
+from orchestrator.errors import ArtifactError, TemplateError
+from orchestrator.models import (
+    CallOptions,
+    ContextTooLong,
+    Extraction,
+    Message,
+    ModelError,
+    Reply,
+    extract_code,
+)
+from orchestrator.workflows.artifacts import load_files, overlay, save_files
+from orchestrator.workflows.context import CodegenContext
+from orchestrator.workflows.conversation import compose, load_base, prompt_budget
+from orchestrator.workflows.events import ModelReplied
+from orchestrator.workflows.failures import one_line
+from orchestrator.workflows.interface import required_names
+from orchestrator.workflows.sandbox import File
+from orchestrator.workflows.spec import CODER, CodegenTask
+from orchestrator.workflows.state import (
+    BUILDS_ON_BASE,
+    Attempt,
+    CodegenState,
+    Draft,
+    Outcome,
+    Plan,
+    Stop,
+    Verdict,
+)
+
+WARM_TEMPERATURE = 0.8  # another sample must differ from the last; at 0.2 small models repeat themselves
+_MAX_PATH_BYTES, _MAX_PART_BYTES = 1024, 255  # the sandbox's own limits
+
+
+async def ask(state: CodegenState, context: CodegenContext) -> CodegenState:
+    """Asks the model for what the plan says, and takes the code from its reply."""
+    plan = state["plan"]
+    if (stop := context.limit_met(f"before attempt {plan.number}", spends_tokens=True)) is not None:
+        return {"stop": stop, "draft": None}
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    options = call_options(plan, context)
+    try:
+        messages = await _prompt(plan, context, options)
+        async with asyncio.timeout(context.remaining()) as limit:
+            reply = await context.models.complete(CODER, messages, options=options, on_delta=_listener(plan, context))
+    except ModelError as error:
+        return _broken(plan, error, loop.time() - started)
+    except (TemplateError, ArtifactError) as error:
+        return {"stop": Stop(Outcome.ERROR, str(error)), "draft": None}
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return _late(plan, context, loop.time() - started)
+    return await _take(reply, plan, context, loop.time() - started)
+
+
+def call_options(plan: Plan, context: CodegenContext) -> CallOptions:
+    """The run's own overrides, with more warmth for another sample and more room after a reply that was cut off."""
+    options, spec = context.overrides(), context.models.spec(CODER)
+    if plan.warm:
+        usual = spec.temperature if options.temperature is None else options.temperature
+        options = replace(options, temperature=max(usual, WARM_TEMPERATURE))
+    if plan.wide:
+        usual_tokens = options.max_output_tokens or spec.max_output_tokens
+        options = replace(options, max_output_tokens=max(usual_tokens, min(2 * usual_tokens, spec.context_tokens // 2)))
+    return options
+
+
+async def _prompt(plan: Plan, context: CodegenContext, options: CallOptions) -> tuple[Message, ...]:
+    attempt = context.progress.find(plan.base) if plan.base else None
+    base = await load_base(attempt, context) if attempt is not None else None
+    room = prompt_budget(context, options.max_output_tokens or context.models.spec(CODER).max_output_tokens)
+    return compose(plan, context.task, base, room)
+
+
+def _listener(plan: Plan, context: CodegenContext) -> Callable[[str], None] | None:
+    send = context.emit_tokens
+    if send is None:
+        return None
+    return lambda text: send(plan.number, text)
+
+
+def _broken(plan: Plan, error: ModelError, elapsed: float) -> CodegenState:
+    what = "the task does not fit the model" if isinstance(error, ContextTooLong) else "the model could not be used"
+    reason = one_line(f"{what}: {error}")
+    attempt = _without_code(plan, Verdict.ERROR, reason, elapsed)
+    return {
+        "attempts": [replace(attempt, usage=error.usage)],
+        "usage": error.usage,
+        "stop": Stop(Outcome.ERROR, reason),
+        "draft": None,
+    }
+
+
+def _late(plan: Plan, context: CodegenContext, elapsed: float) -> CodegenState:
+    stop = context.out_of_time("while the model answered")
+    return {"attempts": [_without_code(plan, Verdict.STOPPED, stop.reason, elapsed)], "stop": stop, "draft": None}
+
+
+def _without_code(plan: Plan, verdict: Verdict, summary: str, elapsed: float) -> Attempt:
+    spent = timedelta(seconds=elapsed)
+    return Attempt(plan.number, plan.strategy, verdict, base=plan.base, summary=summary, duration=spent)
+
+
+async def _take(reply: Reply, plan: Plan, context: CodegenContext, elapsed: float) -> CodegenState:
+    """Makes a draft of the reply's code, or an attempt that says why there is none."""
+    files, fault = read_code(reply, context.task)
+    replied = ModelReplied(plan.number, reply.model, reply.finish_reason, reply.usage, reply.duration, fault)
+    context.emit(replied)
+    found: CodegenState = {"usage": reply.usage, "draft": None}
+    if fault:
+        attempt = replace(
+            _without_code(plan, Verdict.UNUSABLE, one_line(fault), elapsed),
+            truncated=reply.finish_reason == "length",
+            fingerprint=f"unusable: {fault}",
+            usage=reply.usage,
+        )
+        return {**found, "attempts": [attempt]}
+    code_hash = await save_files(context.artifacts, overlay(await _below(plan, context), files))
+    if (owner := context.progress.claim(code_hash, plan.number)) != plan.number:
+        summary = f"the same code as attempt {owner}, not executed again"
+        attempt = _without_code(plan, Verdict.DUPLICATE, summary, elapsed)
+        return {**found, "attempts": [replace(attempt, code_hash=code_hash, usage=reply.usage)]}
+    spent = timedelta(seconds=elapsed)
+    return {**found, "draft": Draft(plan.number, plan.strategy, plan.base, code_hash, spent, reply.usage)}
+
+
+async def _below(plan: Plan, context: CodegenContext) -> Iterable[File]:
+    """What a reply's files are laid over: a correction changes its base, anything else starts from the task's files."""
+    attempt = context.progress.find(plan.base)
+    if attempt is None or plan.strategy not in BUILDS_ON_BASE:
+        return context.task.files
+    return await load_files(context.artifacts, attempt.code_hash)
+
+
+def read_code(reply: Reply, task: CodegenTask) -> tuple[tuple[File, ...], str]:
+    """The files in a reply, or none and a sentence that says what is wrong with it."""
+    names = [task.entry_point] if task.entry_point else list(required_names(task.tests, task.solution_path))
+    extraction = Extraction({}, "")
+    for name in dict.fromkeys([*names[:1], ""]):  # code that lacks the name is still code: its failure says more
+        extraction = extract_code(
+            reply.text, finish_reason=reply.finish_reason, default_path=task.solution_path, entry_point=name
+        )
+        if not extraction.fault:
+            break
+    if extraction.fault:
+        return (), extraction.fault
+    files = _placed(extraction.files, task)
+    if wrong := next((path for path in files if not is_safe_path(path)), None):
+        return (), f"the reply names a file {one_line(wrong, 80)!r}, which is no relative path"
+    if clash := _clash({*files, *(file.path for file in task.files)}):
+        return (), f"the reply uses {one_line(clash, 80)!r} as a file and as a folder"
+    if task.solution_path not in files and all(file.path != task.solution_path for file in task.files):
+        return (), f"the reply does not hold the file {task.solution_path}"
+    return tuple(File(path, text.encode("utf-8", "replace")) for path, text in files.items()), ""
+
+
+def _placed(files: Mapping[str, str], task: CodegenTask) -> Mapping[str, str]:
+    """A single block is the solution, unless its first line names another given file, as the prompt asks for."""
+    if len(files) == 1:
+        ((_, text),) = files.items()
+        named = text.split("\n", 1)[0].removeprefix("# file:").strip()
+        return {named if named in {file.path for file in task.files} else task.solution_path: text}
+    return files
+
+
+def is_safe_path(path: str) -> bool:
+    """Whether the sandbox would take it: relative, without `..`, empty or over-long parts, NUL or lone surrogates."""
+    try:
+        size = len(path.encode())
+        parts = [part.encode() for part in path.split("/")]
+    except UnicodeEncodeError:
+        return False
+    if "\x00" in path or size > _MAX_PATH_BYTES or PurePosixPath(path).is_absolute():
+        return False
+    return all(part not in {b"", b".", b".."} and len(part) <= _MAX_PART_BYTES for part in parts)
+
+
+def _clash(paths: set[str]) -> str:
+    """A path that is both a file and the folder of another; empty where there is none."""
+    folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return min(paths & folders, default="")

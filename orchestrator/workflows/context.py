@@ -1,0 +1,95 @@
+"""What a `codegen` node works with: the task, the limits, and the parts it may call, by LangGraph's runtime context."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from orchestrator.models import CallOptions, Message, ModelSpec, Reply
+from orchestrator.workflows.artifacts import Artifacts
+from orchestrator.workflows.events import WorkflowEvent
+from orchestrator.workflows.sandbox import Sandbox
+from orchestrator.workflows.spec import CODER, CodegenTask, RunOptions
+from orchestrator.workflows.state import Outcome, Progress, Stop
+
+
+class Models(Protocol):
+    """The part of the model gateway that a workflow uses."""
+
+    async def complete(
+        self,
+        role: str,
+        messages: Sequence[Message],
+        *,
+        options: CallOptions = ...,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """One reply of the role's model. Raises ModelError."""
+        ...
+
+    def spec(self, role: str) -> ModelSpec:
+        """How the role's model is called."""
+        ...
+
+
+class Race:
+    """Candidates that run side by side: the first that passes ends the others."""
+
+    def __init__(self) -> None:
+        self.winner = 0  # number of the attempt that passed; zero: none yet
+        self.won = asyncio.Event()
+
+    def win(self, number: int) -> None:
+        """The first call decides."""
+        if not self.won.is_set():
+            self.winner = number
+            self.won.set()
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenContext:
+    """Everything a node needs beside the state.
+
+    Attributes:
+        deadline: when the run's time is up, by the event loop's clock, in seconds.
+        sandbox_patience: how long an unreachable sandbox is tried again.
+        emit: takes events; never blocks.
+        emit_tokens: takes pieces of a reply; None: nobody wants them.
+        progress: the run so far, shared by all nodes of the run.
+    """
+
+    task: CodegenTask
+    options: RunOptions
+    models: Models
+    sandbox: Sandbox
+    artifacts: Artifacts
+    deadline: float
+    emit: Callable[[WorkflowEvent], None]
+    emit_tokens: Callable[[int, str], None] | None = None
+    sandbox_patience: timedelta = timedelta(seconds=60)
+    progress: Progress = field(default_factory=Progress)
+    race: Race = field(default_factory=Race)
+
+    def remaining(self) -> float:
+        """Seconds left to the run; never negative."""
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+    def overrides(self) -> CallOptions:
+        """What the run's options say of its model."""
+        return self.options.models.get(CODER, CallOptions())
+
+    def out_of_time(self, doing: str) -> Stop:
+        """The run's time is up; `doing` says during what."""
+        seconds = self.options.timeout.total_seconds()
+        return Stop(Outcome.BUDGET_EXHAUSTED, f"the run's time of {seconds:g} s was used up {doing}")
+
+    def limit_met(self, doing: str, *, spends_tokens: bool) -> Stop | None:
+        """Checks the limits of time and tokens; called before each model call and each execution."""
+        if self.remaining() <= 0:
+            return self.out_of_time(doing)
+        budget = self.options.token_budget
+        if spends_tokens and budget and self.progress.tokens >= budget:
+            used = self.progress.tokens
+            return Stop(Outcome.BUDGET_EXHAUSTED, f"the token budget of {budget} was used up ({used} tokens) {doing}")
+        return None

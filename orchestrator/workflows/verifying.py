@@ -1,0 +1,158 @@
+"""The node that has code executed: tests where there are tests, else the check script, else the program itself.
+
+The verdict comes from the sandbox's structured fields. A sandbox that is busy or unreachable is tried again within the
+run's time; whatever else it answers ends the run, since the same job would fail again.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+from orchestrator.errors import ArtifactError, SandboxBusy, SandboxError, SandboxUnavailable
+from orchestrator.workflows.artifacts import FileSet, load, load_files, overlay, save
+from orchestrator.workflows.context import CodegenContext
+from orchestrator.workflows.events import ExecutionFinished
+from orchestrator.workflows.failures import (
+    error_count,
+    fingerprint,
+    for_event,
+    name_some,
+    one_line,
+    regressions,
+    summary,
+)
+from orchestrator.workflows.sandbox import (
+    Execution,
+    ExecutionStatus,
+    File,
+    ProgramJob,
+    ReportOutcome,
+    TestJob,
+    TestReport,
+)
+from orchestrator.workflows.state import BUILDS_ON_BASE, Attempt, CodegenState, Draft, Outcome, Stop, Verdict
+
+CHECK_PATH = "codemend_check.py"  # beside the solution; a file of this name among the candidate's gives way
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between two tries, doubled each time
+_DEADLINE_MARGIN = timedelta(seconds=1)  # the run's own clock must end a call before the call's deadline does
+
+T = TypeVar("T")
+Ran = tuple[TestReport | None, Execution]
+
+
+async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
+    """Has the draft executed and gives it its verdict."""
+    draft = state.get("draft")
+    if draft is None:  # routes lead here with a draft alone
+        return {}
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    stop = context.limit_met(f"before attempt {draft.number} was executed", spends_tokens=False)
+    if stop is None:
+        try:
+            files = await load_files(context.artifacts, draft.code_hash)
+            async with asyncio.timeout(context.remaining()) as limit:
+                report, execution = await _patiently(context, lambda: _run(files, context))
+            return {"draft": None, "attempts": [await _judge(draft, report, execution, context, loop.time() - started)]}
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            stop = context.out_of_time("while the code was executed")
+        except SandboxBusy as error:
+            stop = Stop(
+                Outcome.BUDGET_EXHAUSTED,
+                one_line(f"{context.out_of_time('while the sandbox was busy').reason}: {error}"),
+            )
+        except (SandboxError, ArtifactError) as error:
+            stop = Stop(Outcome.ERROR, one_line(f"the sandbox could not be used: {error}"))
+    verdict = Verdict.ERROR if stop.outcome is Outcome.ERROR else Verdict.STOPPED
+    attempt = unexecuted(draft, verdict, stop.reason, loop.time() - started)
+    return {"draft": None, "attempts": [attempt], "stop": stop}
+
+
+def unexecuted(draft: Draft, verdict: Verdict, reason: str, elapsed: float = 0.0) -> Attempt:
+    """An attempt whose code has no verdict of its own."""
+    return Attempt(
+        draft.number,
+        draft.strategy,
+        verdict,
+        base=draft.base,
+        code_hash=draft.code_hash,
+        summary=reason,
+        duration=draft.spent + timedelta(seconds=elapsed),
+        usage=draft.usage,
+    )
+
+
+async def _run(files: FileSet, context: CodegenContext) -> Ran:
+    """One try of the job that verifies these files."""
+    task, options = context.task, context.options
+    deadline = timedelta(seconds=context.remaining()) + _DEADLINE_MARGIN
+    if task.tests:
+        tests = TestJob(files, task.tests, options.environment, options.limits)
+        return await context.sandbox.run_tests(tests, deadline=deadline)
+    entry = task.solution_path
+    if task.check_script:
+        entry = CHECK_PATH
+        files = overlay(files, [File(CHECK_PATH, task.check_script.encode("utf-8", "replace"))])
+    program = ProgramJob(files, entry, options.environment, options.limits)
+    return None, await context.sandbox.run_program(program, deadline=deadline)
+
+
+async def _patiently(context: CodegenContext, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Tries again while the sandbox is busy, and for `sandbox_patience` while it cannot be reached."""
+    loop = asyncio.get_running_loop()
+    gives_up = loop.time() + context.sandbox_patience.total_seconds()
+    delay = _FIRST_DELAY
+    while True:
+        try:
+            return await attempt()
+        except (SandboxBusy, SandboxUnavailable) as error:
+            asked = error.retry_after.total_seconds() if error.retry_after is not None else 0.0
+            wait = max(asked, delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+            end = context.deadline if isinstance(error, SandboxBusy) else min(context.deadline, gives_up)
+            if loop.time() + wait >= end:
+                raise
+        await asyncio.sleep(wait)
+        delay = min(2 * delay, _LONGEST_DELAY)
+
+
+async def _judge(
+    draft: Draft, report: TestReport | None, execution: Execution, context: CodegenContext, elapsed: float
+) -> Attempt:
+    context.emit(ExecutionFinished(draft.number, *for_event(execution, report)))
+    verdict = verdict_of(report, execution, checked=bool(context.task.check_script))
+    broken = await _regressions(draft, report, context)
+    return replace(
+        unexecuted(draft, verdict, summary(report, execution), elapsed),
+        report_outcome=report.outcome if report is not None else None,
+        execution_status=execution.status if report is None else None,
+        tests_passed=report.passed if report is not None else 0,
+        tests_total=report.total if report is not None else 0,
+        errors=error_count(report) if report is not None else int(execution.status is not ExecutionStatus.SUCCEEDED),
+        fingerprint=fingerprint(report, execution) if verdict is Verdict.FAILED else "",
+        regressions=len(broken),
+        regressed=name_some(broken),
+        report_hash=await save(context.artifacts, TestReport, report) if report is not None else "",
+        execution_hash=await save(context.artifacts, Execution, execution),
+    )
+
+
+def verdict_of(report: TestReport | None, execution: Execution, *, checked: bool) -> Verdict:
+    """What an execution proves. What is not known to be a pass is none; a report without tests never passes."""
+    if report is not None:
+        passed = report.outcome is ReportOutcome.PASSED and report.total > 0
+        return Verdict.PASSED if passed else Verdict.FAILED
+    if execution.status is not ExecutionStatus.SUCCEEDED:
+        return Verdict.FAILED
+    return Verdict.PASSED if checked else Verdict.UNVERIFIED
+
+
+async def _regressions(draft: Draft, report: TestReport | None, context: CodegenContext) -> tuple[str, ...]:
+    base = context.progress.find(draft.base)
+    if report is None or base is None or not base.report_hash or draft.strategy not in BUILDS_ON_BASE:
+        return ()
+    return regressions(await load(context.artifacts, TestReport, base.report_hash), report)
