@@ -1,50 +1,17 @@
-"""Settings of the orchestrator: environment variables that begin with `CODEMEND_`, read here and nowhere else.
-
-Times are seconds (`600`) or carry a unit (`500ms`, `10s`, `2m`, `1h`).
-"""
+"""Settings of the orchestrator: environment variables that begin with `CODEMEND_`, read here and nowhere else."""
 
 import os
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from codemend.rpc import parse_address
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from codemend.rpc import AddressText, Time, TimeOrNone
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "CODEMEND_"
 FALLBACK_KEY = "OPENAI_API_KEY"
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
-
-
-def parse_time(value: object) -> object:
-    """A text such as `10`, `10s` or `1.5m` as a timedelta; what is no text is left to pydantic.
-
-    Raises:
-        ValueError: the text is no time.
-    """
-    if not isinstance(value, str):
-        return value
-    match = _QUANTITY.fullmatch(value.strip())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError("write it as 10, 10s, 500ms, 2m or 1h")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-
-
-def _is_address(value: str) -> str:
-    parse_address(value)
-    return value
-
-
-def _is_endpoint(value: str) -> str:
-    url = urlsplit(value)
-    if value and (url.scheme not in {"http", "https"} or not url.hostname or url.username or url.password):
-        raise ValueError("write it as http://host:port/v1 or https://host/v1, without a user or password")
-    return value
 
 
 def _home(variable: str, fallback: str) -> Path:
@@ -65,9 +32,11 @@ def _fallback_key() -> SecretStr:
     return SecretStr(os.environ.get(FALLBACK_KEY, ""))
 
 
-Address = Annotated[str, AfterValidator(_is_address)]
-Time = Annotated[timedelta, BeforeValidator(parse_time), Field(gt=timedelta())]
-TimeOrNone = Annotated[timedelta, BeforeValidator(parse_time), Field(ge=timedelta())]
+def _is_endpoint(value: str) -> str:
+    url = urlsplit(value)
+    if value and (url.scheme not in {"http", "https"} or not url.hostname or url.username or url.password):
+        raise ValueError("write it as http://host:port/v1 or https://host/v1, without a user or password")
+    return value
 
 
 class Settings(BaseSettings):
@@ -75,10 +44,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
-    address: Address = Field(
+    address: AddressText = Field(
         "127.0.0.1:50051", description="Where to listen: host:port, [v6]:port or unix:/path. Port 0 takes a free one."
     )
-    sandbox_address: Address = Field("127.0.0.1:50061", description="Where the sandbox service listens.")
+    sandbox_address: AddressText = Field("127.0.0.1:50061", description="Where the sandbox service listens.")
     sandbox_patience: TimeOrNone = Field(
         timedelta(seconds=60), description="How long an unreachable sandbox is tried again before a run ends as ERROR."
     )

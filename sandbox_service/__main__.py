@@ -15,7 +15,7 @@ import logging
 import sys
 from pathlib import Path
 
-from codemend.rpc import AddressError, configure_logging
+from codemend.rpc import AddressError, configure_logging, describe_settings_error, write_ready_file
 from pydantic import ValidationError
 
 from sandbox_service.errors import SandboxError
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings(**({} if options.address is None else {"address": options.address}))
     except ValidationError as error:
-        print(describe(error), file=sys.stderr)  # noqa: T201 - there is no log yet
+        print(describe_settings_error(error, PREFIX), file=sys.stderr)  # noqa: T201 - there is no log yet
         return 2
     configure_logging(settings.log_level)
     try:
@@ -52,24 +52,6 @@ def main(arguments: list[str] | None = None) -> int:
         if options.ready_file is not None:
             options.ready_file.unlink(missing_ok=True)
     return 0
-
-
-def describe(error: ValidationError) -> str:
-    """Each wrong setting on a line, by the name of its variable."""
-    lines = []
-    for fault in error.errors():
-        name = f"{PREFIX}{str(fault['loc'][0]).upper()}: " if fault["loc"] else ""
-        lines.append(f"{name}{fault['msg']}")
-    return "\n".join(lines)
-
-
-def write_ready_file(path: Path | None, address: str) -> None:
-    """Writes the address, whole or not at all."""
-    if path is None:
-        return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(address, encoding="utf-8")
-    draft.replace(path)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""Settings of the sandbox service: environment variables that begin with `SANDBOX_`, read here and nowhere else.
-
-Times are seconds (`10`) or carry a unit (`500ms`, `10s`, `2m`, `1h`); sizes are bytes (`1048576`) or carry one
-(`512MiB`).
-"""
+"""Settings of the sandbox service: environment variables that begin with `SANDBOX_`, read here and nowhere else."""
 
 import os
-import re
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from codemend.rpc import parse_address
+from codemend.rpc import AddressText, Size, Time, TimeOrNone
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -18,55 +13,9 @@ from sandbox_service.domain import DEFAULT_LIMITS, LIMIT_NAMES, MAXIMUM_LIMITS, 
 
 PREFIX = "SANDBOX_"
 
-_TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE_UNITS = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_QUANTITY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
-
-
-def parse_time(value: object) -> object:
-    """A text such as `10`, `10s` or `1.5m` as a timedelta; what is no text is left to pydantic.
-
-    Raises:
-        ValueError: the text is no time.
-    """
-    if not isinstance(value, str):
-        return value
-    number, unit = _quantity(value, _TIME_UNITS, "10, 10s, 500ms, 2m or 1h")
-    return timedelta(seconds=float(number) * _TIME_UNITS[unit])
-
-
-def parse_size(value: object) -> object:
-    """A text such as `1048576`, `512MiB` or `0.5GiB` as bytes; what is no text is left to pydantic.
-
-    Raises:
-        ValueError: the text is no size.
-    """
-    if not isinstance(value, str):
-        return value
-    number, unit = _quantity(value, _SIZE_UNITS, "1048576, 64KiB, 512MiB or 1GiB")
-    return int(float(number) * _SIZE_UNITS[unit])
-
-
-def _quantity(text: str, units: dict[str, float] | dict[str, int], examples: str) -> tuple[str, str]:
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in units:
-        raise ValueError(f"write it as {examples}")
-    return match[1], match[2]
-
 
 def _names(value: object) -> object:
     return frozenset(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-def _is_address(value: str) -> str:
-    parse_address(value)
-    return value
-
-
-def _is_positive(value: timedelta) -> timedelta:
-    if value <= timedelta():
-        raise ValueError("must be longer than zero")
-    return value
 
 
 def _is_kind(value: str) -> str:
@@ -75,8 +24,6 @@ def _is_kind(value: str) -> str:
     return value
 
 
-Time = Annotated[timedelta, BeforeValidator(parse_time), AfterValidator(_is_positive)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
 
@@ -85,7 +32,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
-    address: Annotated[str, AfterValidator(_is_address)] = Field(
+    address: AddressText = Field(
         "127.0.0.1:50061", description="Where to listen: host:port, [v6]:port or unix:/path. Port 0 takes a free one."
     )
     cell: Annotated[str, AfterValidator(_is_kind)] = Field("process", description="Kind of cell that jobs run in.")
@@ -93,9 +40,7 @@ class Settings(BaseSettings):
         default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024, description="Jobs at one time."
     )
     queue_size: int = Field(256, ge=0, le=100_000, description="Jobs that may wait; the next one is refused.")
-    grace: Annotated[timedelta, BeforeValidator(parse_time), Field(ge=timedelta())] = Field(
-        timedelta(seconds=30), description="Time for running jobs to end after SIGTERM."
-    )
+    grace: TimeOrNone = Field(timedelta(seconds=30), description="Time for running jobs to end after SIGTERM.")
     reflection: bool = Field(default=True, description="Whether callers may ask for the contract by gRPC reflection.")
     require: Annotated[frozenset[str], NoDecode, BeforeValidator(_names)] = Field(
         frozenset(), description="Protections, separated by commas, without which the service refuses to start."

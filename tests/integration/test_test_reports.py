@@ -484,7 +484,9 @@ async def test_tests_with_a_configuration_of_their_own_are_run_by_it(sandbox):
 
 
 async def test_runs_side_by_side_capture_their_own_output_alone(sandbox):
-    test = "import os\n\ndef test_a():\n    print('mine {0}')\n    os.system('echo child {0}')\n    assert '{0}' == ''\n"
+    test = (
+        "import os\n\ndef test_a():\n    print('mine {0}')\n    os.system('echo child {0}')\n    assert '{0}' == ''\n"
+    )
     replies = await asyncio.gather(*(sandbox.tests(test.format(number)) for number in range(8)))
     captured = [reply.report.tests[0].stdout.decode() for reply in replies]
     assert captured == [f"mine {number}\nchild {number}\n" for number in range(8)]

@@ -1,9 +1,9 @@
 from datetime import timedelta
 
 import pytest
+from codemend.rpc import describe_settings_error, write_ready_file
 from pydantic import ValidationError
 
-from sandbox_service.__main__ import describe, write_ready_file
 from sandbox_service.domain import DEFAULT_LIMITS, LIMIT_NAMES, MAXIMUM_LIMITS
 from sandbox_service.settings import Settings
 
@@ -81,7 +81,7 @@ def test_sizes_are_bytes_or_carry_a_unit(monkeypatch, text, size):
 def test_a_wrong_setting_is_named_by_its_variable_with_what_is_right(monkeypatch, name, value, word):
     with pytest.raises(ValidationError) as caught:
         settings(monkeypatch, **{name: value})
-    text = describe(caught.value)
+    text = describe_settings_error(caught.value, "SANDBOX_")
     assert f"SANDBOX_{name.upper()}" in text
     assert word in text
 
@@ -89,7 +89,9 @@ def test_a_wrong_setting_is_named_by_its_variable_with_what_is_right(monkeypatch
 def test_a_default_over_its_maximum_is_refused_with_both_names(monkeypatch):
     with pytest.raises(ValidationError) as caught:
         settings(monkeypatch, default_processes="65", max_processes="64")
-    assert "SANDBOX_DEFAULT_PROCESSES (65) is over SANDBOX_MAX_PROCESSES (64)" in describe(caught.value)
+    assert "SANDBOX_DEFAULT_PROCESSES (65) is over SANDBOX_MAX_PROCESSES (64)" in describe_settings_error(
+        caught.value, "SANDBOX_"
+    )
 
 
 def test_protections_are_a_list_with_commas(monkeypatch):

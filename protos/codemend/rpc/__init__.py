@@ -2,10 +2,12 @@
 
 from codemend.rpc.addresses import Address, AddressError, parse_address
 from codemend.rpc.details import bad_request, error_detail, resource_info, retry_info
+from codemend.rpc.entry import describe_settings_error, write_ready_file
 from codemend.rpc.errors import ErrorRule, ErrorTable
 from codemend.rpc.lifecycle import StopSignals, finished, serve_until_stopped
 from codemend.rpc.logs import LEVELS, REQUEST_ID, configure_logging
 from codemend.rpc.options import MESSAGE_LIMIT_BYTES, channel_options, open_channel, server_options
+from codemend.rpc.quantities import AddressText, Size, Time, TimeOrNone
 from codemend.rpc.server import CLEAN_UP_TIME, RpcServer
 
 __all__ = [
@@ -15,13 +17,18 @@ __all__ = [
     "REQUEST_ID",
     "Address",
     "AddressError",
+    "AddressText",
     "ErrorRule",
     "ErrorTable",
     "RpcServer",
+    "Size",
     "StopSignals",
+    "Time",
+    "TimeOrNone",
     "bad_request",
     "channel_options",
     "configure_logging",
+    "describe_settings_error",
     "error_detail",
     "finished",
     "open_channel",
@@ -30,4 +37,5 @@ __all__ = [
     "retry_info",
     "serve_until_stopped",
     "server_options",
+    "write_ready_file",
 ]
