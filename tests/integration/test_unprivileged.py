@@ -15,7 +15,7 @@ from support import looking, nasty
 from support.footprint import alive, footprint, processes
 from support.jobs import client, limits, outcome
 from support.looking import seen
-from support.sandbox import SandboxProcess
+from support.service import ServiceProcess
 from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ async def service(python):
             address = folder / "address"
             await until(lambda: address.exists() or process.returncode is not None, START_SECONDS)
             assert address.exists(), (folder / "log").read_text()
-            yield SandboxProcess(address.read_text(), process, folder)
+            yield ServiceProcess(address.read_text(), process, folder)
         finally:
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)

@@ -3,11 +3,6 @@
 Both speak gRPC on loopback. The model behind them is a scripted endpoint, the sandbox a real service.
 """
 
-import asyncio
-import os
-import signal
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,9 +16,8 @@ from codemend.sandbox.v1 import sandbox_pb2
 
 from orchestrator.server import Parts, make_server, running_parts
 from orchestrator.settings import Settings
+from support.service import ServiceProcess, service_process
 
-START_SECONDS = 40
-STOP_SECONDS = 30
 CALL_SECONDS = 60
 
 
@@ -95,78 +89,24 @@ async def running_orchestrator(
 
 
 @dataclass(frozen=True)
-class OrchestratorProcess:
-    """A service that serves: a client of it, its process, and the folder that holds its log."""
+class OrchestratorProcess(ServiceProcess):
+    """A service that serves, with a client of it."""
 
     client: Client
-    process: asyncio.subprocess.Process
-    folder: Path
-
-    def send(self, number: signal.Signals) -> None:
-        """Sends a signal."""
-        self.process.send_signal(number)
-
-    async def ended(self) -> int:
-        """Waits for the end, within a bound, and returns the exit code."""
-        return await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
-
-    def log(self) -> str:
-        """What it has logged so far."""
-        return (self.folder / "log").read_text()
 
 
 @asynccontextmanager
 async def orchestrator_process(*, sandbox: str, model_url: str, **env: str) -> AsyncIterator[OrchestratorProcess]:
     """`python -m orchestrator`, ready, and stopped at the end. `env` are variables such as CODEMEND_GRACE."""
-    with tempfile.TemporaryDirectory(prefix="codemend-test-") as name:
-        folder = Path(name)
-        given = {"CODEMEND_MODEL_URL": model_url, "CODEMEND_DATA_DIR": str(folder / "data"), **env}
-        process = await _start(folder, sandbox, given)
+    given = {"CODEMEND_MODEL_URL": model_url, "CODEMEND_DATA_DIR": "{folder}/data", **env}
+    arguments = ["--address", "127.0.0.1:0", "--sandbox", sandbox]
+    async with service_process("orchestrator", arguments, given, without=("CODEMEND_", "OPENAI_")) as service:
+        channel = open_channel(service.address)
         try:
-            address = await _ready(folder, process)
-            channel = open_channel(address)
-            try:
-                yield OrchestratorProcess(Client(address, runs_pb2_grpc.RunServiceStub(channel)), process, folder)
-            finally:
-                await channel.close()
+            client = Client(service.address, runs_pb2_grpc.RunServiceStub(channel))
+            yield OrchestratorProcess(service.address, service.process, service.folder, client)
         finally:
-            await _stop(folder, process)
-
-
-async def _start(folder: Path, sandbox: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CODEMEND_", "OPENAI_"))}
-    log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    arguments = ("--address", "127.0.0.1:0", "--sandbox", sandbox, "--ready-file", str(folder / "address"))
-    try:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "orchestrator", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**clean, **env},
-        )
-    finally:
-        os.close(log)
-
-
-async def _ready(folder: Path, process: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(START_SECONDS):
-        while not (folder / "address").exists():
-            if process.returncode is not None:
-                raise AssertionError(f"it ended with {process.returncode}:\n{(folder / 'log').read_text()}")
-            await asyncio.sleep(0.02)
-    return (folder / "address").read_text()
-
-
-async def _stop(folder: Path, process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.send_signal(signal.SIGTERM)
-    try:
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise AssertionError(f"it did not stop in {STOP_SECONDS} s:\n{(folder / 'log').read_text()}") from None
+            await channel.close()
 
 
 def fence(code: str) -> str:

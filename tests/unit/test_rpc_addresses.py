@@ -100,6 +100,7 @@ async def test_a_socket_that_nobody_listens_on_is_replaced(tmp_path):
     stale.close()
     server = grpc.aio.server(options=server_options())
     bind(server, Address(path=str(tmp_path / "s")))
+    assert (tmp_path / "s").is_socket()
     await server.stop(None)
 
 

@@ -226,7 +226,7 @@ async def test_a_stream_whose_caller_leaves_kills_its_job():
     async with serving() as service:
         call = service.stream()
         await service.cells.running(1)
-        call.cancel()
+        assert call.cancel()
         await until(lambda: len(service.cells.killed) == 1)
 
 

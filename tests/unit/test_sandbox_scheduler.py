@@ -126,7 +126,7 @@ async def test_with_a_free_place_no_deadline_is_refused_for_what_others_took(ben
     await one.teach(1000)
     task = await one.submit("a", deadline=5 * SECOND)
     one.cells.release(-1)
-    await task
+    assert await task
 
 
 async def test_a_job_whose_deadline_passes_in_the_queue_never_starts(bench):
@@ -285,7 +285,9 @@ async def test_a_stop_kills_what_runs_and_its_caller_hears_why(bench):
 
 
 async def test_an_idle_scheduler_is_drained(bench):
-    await asyncio.wait_for(bench().scheduler.drained(), 5)
+    one = bench()
+    await asyncio.wait_for(one.scheduler.drained(), 5)
+    assert one.scheduler.stats().running == 0
 
 
 async def test_the_statistics_tell_the_recent_mean(bench):
