@@ -99,7 +99,7 @@ def decide(situation: Situation) -> Decision:
         number=situation.attempts[-1].number + 1,
         strategy=strategy,
         base=situation.base if strategy in BUILDS_ON_BASE or strategy is Strategy.REWRITE else 0,
-        warm=strategy in {Strategy.FRESH, Strategy.REWRITE},
+        warm=strategy in WAYS_OUT,  # who has gone in a circle would go the same way again
         wide=latest_of(situation.attempts).truncated,
         note=_note(situation),
     )

@@ -77,6 +77,7 @@ def test_the_same_failure_again_takes_the_next_way_out(used, expected):
     attempts += [attempt(number, strategy, failure="same") for number, strategy in enumerate(used, 3)]
     decision = next_step(attempts, base=1)
     assert decision.plan.strategy is expected
+    assert decision.plan.warm  # the same question at the same temperature has the same answer
     assert "failed in the same way as attempt 1" in decision.reason
 
 
