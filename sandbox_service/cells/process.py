@@ -1,6 +1,4 @@
-"""The `process` cell: a warm template forks.
-
-And each job gets namespaces, a read-only root, a user id and a control group of its own.
+"""The `process` cell: a warm template forks, and each job gets walls, a user id and a control group of its own.
 
 It works as root and, with fewer walls, without; `protections` says which are in force. Nothing is shared between two
 jobs but the template's read-only memory.

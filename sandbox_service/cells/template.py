@@ -184,10 +184,7 @@ def _resolve(waiting: asyncio.Future[None]) -> None:
 
 
 def _package_paths(*roots: str) -> list[str]:
-    """Top-level files and folders of a distribution and of everything that it needs.
-
-    As installed beside the service.
-    """
+    """Top-level files and folders of distributions and of all that they need, as installed beside the service."""
     paths: set[str] = set()
     waiting, seen = [*roots], set()
     while waiting:

@@ -107,7 +107,13 @@ _UNUSUAL_EXIT_CODES = {2: "interrupted", 3: "internal error", 4: "a test asked f
 class ReportEvidence:
     """What was seen of a test run.
 
-    How its process ended, what pytest said at its end (None: it never did), what was reported.
+    Attributes:
+        status: how its process ended.
+        exit_code: what pytest said at its end; None: it never came to it.
+        collected: tests that were to report.
+        tests: tests that did.
+        collection_errors: files that could not be collected.
+        broken: what was wrong with the report itself; empty: nothing.
     """
 
     status: Status

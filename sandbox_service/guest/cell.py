@@ -1,8 +1,7 @@
 """Process 1 of a job: raises the walls, starts the program behind them, waits for its end and tells the service.
 
 It has the template's powers only until the job's own bytes are laid out, gives them up, and stays as the init process
-of the job's pid
-namespace: when it ends, the kernel ends everything that the job started.
+of the job's pid namespace: when it ends, the kernel ends everything that the job started.
 """
 
 import contextlib

@@ -69,9 +69,7 @@ def _match(parts: list[str], patterns: list[str]) -> bool:
 
 
 def bring(target: int, patterns: list[str], before: dict[str, Stamp]) -> None:
-    """Writes what is new or changed and matches to the descriptor `target`.
-
-    Length of a JSON header, the header, the contents.
+    """Writes what is new or changed and matches to `target`: length of a JSON header, the header, the contents.
 
     The header holds `files` ([path, size, executable]) and `left_out` (paths).
     """

@@ -24,8 +24,7 @@ _LONG_LIMIT = 2**63
 _DESCRIPTORS = 256
 """Above all that a template or a job's set-up ever has open."""
 _NOT_FOUND, _NOT_EXECUTABLE, _NOT_SET_UP = 127, 126, 125
-"""Exit codes as shells and container engines use them: no such program, not executable, the cell itself
-failed."""
+"""Exit codes as shells and container engines use them: no such program, not executable, the cell failed."""
 
 
 class Become(BaseException):
@@ -82,9 +81,9 @@ def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """The cell's own variables: one thread for numeric libraries (a cell has one core).
+    """The cell's own variables: writable places, no bytecode files, one thread for numeric libraries.
 
-    No bytecode files, writable places.
+    A cell has one core, and libraries that count the machine's start more threads than its process limit allows.
     """
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     return {

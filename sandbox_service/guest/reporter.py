@@ -1,6 +1,4 @@
-"""Runs pytest in a job's process and reports every test over a pipe as it ends.
-
-Structure, where others parse a terminal's text.
+"""Runs pytest in a job's process and reports each test over a pipe as it ends, in frames and not in text to parse.
 
 Fields are cut here to the sizes that the contract states, so that a test that prints a gigabyte costs the service
 nothing.
@@ -101,13 +99,8 @@ class Reporter:
         arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in select] or [rootfs.TESTS]
         if own_session:
             reporter = Reporter(descriptor=self._descriptor)
-            reporter.close(
-                int(
-                    pytest.main(
-                        [*_OPTIONS, "--capture=fd", "-q", "--color=no", "--no-summary", *arguments], plugins=[reporter]
-                    )
-                )
-            )
+            options = [*_OPTIONS, "--capture=fd", "-q", "--color=no", "--no-summary"]
+            reporter.close(int(pytest.main([*options, *arguments], plugins=[reporter])))
         config.args = arguments
         capture = config.pluginmanager.getplugin("capturemanager")
         capture.stop_global_capturing()

@@ -1,6 +1,4 @@
-"""The template: one single-threaded process.
-
-Apart from gRPC, that holds the interpreter warm and forks a cell for every order.
+"""The template: one single-threaded process that holds the interpreter warm and forks a cell for every order.
 
 It is process 1 of a pid namespace that all cells are nested in, so that nothing of theirs outlives it. It is exec'ed
 by the service with its configuration on stdin and its orders on a socket. It builds the cells' root, moves into it,
@@ -96,10 +94,7 @@ def _prepare(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_module(name: str) -> tuple[types.ModuleType, types.CodeType]:
-    """First half of an import: the module's code is read while its file can be seen.
-
-    And run where its own imports are found.
-    """
+    """First half of an import: the code is read while its file can be seen, and run where its imports are found."""
     spec = importlib.util.find_spec(name)
     code = spec.loader.get_code(name) if spec and isinstance(spec.loader, importlib.abc.InspectLoader) else None
     if spec is None or code is None:
