@@ -13,7 +13,7 @@ setup: .venv/installed ## make the environment in .venv
 	touch $@
 
 demo: setup ## fetch the embedded model, start both services, and watch one task fail, be repaired and pass
-	$(BIN)/codemend run @tests/data/demo/task.md --tests tests/data/demo/test_solution.py --attempts 8
+	$(BIN)/codemend run @tests/data/demo/task.md --tests tests/data/demo/test_solution.py --hide-tests --attempts 8
 
 test: setup ## run all tests (CI=true: a missing prerequisite is a failure, not a skip)
 	$(BIN)/python -m pytest

@@ -41,7 +41,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: 
     """
     with StopSignals() as signals:
         try:
-            kind = cells.create(settings.cell, concurrency=settings.concurrency, require=settings.require)
+            kind = cells.create(settings.cell, require=settings.require)
         except ValueError as error:
             raise CellUnavailable(f"{PREFIX}CELL or {PREFIX}REQUIRE: {error}") from error
         try:

@@ -49,6 +49,10 @@ class Rules:
     environments: Collection[str]
 
 
+LEAST_MEMORY_BYTES = 16 * 1024 * 1024
+"""A smaller limit could end the cell before its program starts."""
+
+
 class Violations:
     """Collects what is wrong with one request."""
 
@@ -95,6 +99,8 @@ def check_test_run(run: TestRun, rules: Rules, found: Violations) -> None:
         found.add("select", f"holds {len(run.select)} node ids; at most {MAXIMUM_SELECTED}")
     for index, node_id in enumerate(run.select[:MAXIMUM_SELECTED]):
         _check_text(node_id, f"select[{index}]", MAXIMUM_NODE_ID_BYTES, found)
+        if fault := path_fault(node_id.partition("::")[0]):
+            found.add(f"select[{index}]", f"its file {fault}")
     _check_env(run.env, "env", found)
     _check_patterns(run.collect, "collect", found)
 
@@ -107,6 +113,8 @@ def resolve_limits(requested: Mapping[str, timedelta | int], field: str, rules: 
         maximum = getattr(rules.maximums, name)
         if value <= type(value)():
             found.add(f"{field}.{name}", f"is {_show_limit(value)}; must be positive")
+        elif name == "memory_bytes" and value < LEAST_MEMORY_BYTES:
+            found.add(f"{field}.{name}", f"is {value}; a cell itself needs {LEAST_MEMORY_BYTES}")
         elif value > maximum:
             found.add(f"{field}.{name}", f"is {_show_limit(value)}; this server allows at most {_show_limit(maximum)}")
     return Limits(**values)

@@ -7,7 +7,7 @@ KINDS: tuple[str, ...] = (ProcessCells.name,)
 """Names of all kinds."""
 
 
-def create(kind: str, *, concurrency: int, require: frozenset[str] = frozenset()) -> CellKind:
+def create(kind: str, *, require: frozenset[str] = frozenset()) -> CellKind:
     """Makes the kind of cells with this name; `require` names protections without which it does not start.
 
     Raises:
@@ -15,7 +15,7 @@ def create(kind: str, *, concurrency: int, require: frozenset[str] = frozenset()
     """
     if kind != ProcessCells.name:
         raise ValueError(f"unknown kind of cell {kind!r}; known: {', '.join(KINDS)}")
-    return ProcessCells(concurrency=concurrency, require=require)
+    return ProcessCells(require=require)
 
 
 __all__ = ["KINDS", "CellKind", "OutputSink", "ProcessCells", "create"]

@@ -55,7 +55,8 @@ async def carry_out(
         await supervision.run()
         if not supervision.end and supervision.kill is None and await template.has_died(within=_DEATH_FOLLOWS_S):
             raise CellUnavailable("the template died during the job")
-        files, left_out = collected(brought) if supervision.end and brought >= 0 else ((), ())
+        is_brought = brought >= 0 and "cpu" in supervision.end  # the last word of process 1: all files are there
+        files, left_out = collected(brought) if is_brought else ((), ())
         execution = result(
             supervision,
             job.limits,

@@ -35,9 +35,9 @@ from sandbox_service.languages import LANGUAGES
 
 _log = logging.getLogger(__name__)
 _HOST_UID_BASE = 790_000_000
-"""First of the host's user ids that jobs get, one a place: far above those of people, services and subordinate id
-ranges."""
-_FURTHER_PLACES = 100_000
+"""First of the host's user ids that jobs get: far above those of people, services and subordinate id ranges. Each job
+gets the next one, so that nothing that the kernel keeps for a user (keys, for one) is there for a later job."""
+_HOST_UIDS = 100_000_000
 _PAGE_BYTES = 4096
 _GROUP_GONE_TRIES, _GROUP_GONE_PAUSE_S = 200, 0.01
 
@@ -47,13 +47,12 @@ class ProcessCells:
 
     name = "process"
 
-    def __init__(self, *, concurrency: int, require: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, require: frozenset[str] = frozenset()) -> None:
         unknown = require - set(NAMES)
         if unknown:
             raise ValueError(f"unknown protections: {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
         self._require = require
         self._unprivileged = os.geteuid() != 0
-        self._places = list(range(concurrency))
         self._numbers = itertools.count(1)
         self._cgroups: cgroups.Cgroups | None = None
         self._templates: dict[str, TemplateProcess] = {}
@@ -118,24 +117,21 @@ class ProcessCells:
             raise InvalidJob(("limits.disk_bytes", text))
         language = LANGUAGES[job.language]
         name, start = language.start_tests(job) if isinstance(job, TestRun) else language.start_program(job)
-        place = self._places.pop() if self._places else next(self._numbers) + _FURTHER_PLACES
-        uid = JOB_UID if self._unprivileged else _HOST_UID_BASE + place
+        number = next(self._numbers)
+        uid = JOB_UID if self._unprivileged else _HOST_UID_BASE + number % _HOST_UIDS
         counted = self._cgroups is not None and "memory" in self._cgroups.controllers
-        try:
-            async with self._group(job) as group:
-                order = Order(job, start, uid, group, memory_counted=counted)
-                return await carry_out(order, self._templates[name], self._isolation, sink)
-        finally:
-            self._places.append(place)
+        async with self._group(job, number) as group:
+            order = Order(job, start, uid, group, memory_counted=counted)
+            return await carry_out(order, self._templates[name], self._isolation, sink)
 
     @asynccontextmanager
-    async def _group(self, job: Job) -> AsyncIterator[cgroups.Group | None]:
+    async def _group(self, job: Job, number: int) -> AsyncIterator[cgroups.Group | None]:
         """A control group for one job, gone when the job is."""
         if self._cgroups is None:
             yield None
             return
         try:
-            group = self._cgroups.create(str(next(self._numbers)), job.limits)
+            group = self._cgroups.create(str(number), job.limits)
         except OSError as error:
             raise CellUnavailable(f"no control group could be made: {error}") from error
         try:

@@ -91,29 +91,32 @@ class ReportBuilder:
 
 
 def fit(tests: list[TestCase], limit: int) -> list[TestCase]:
-    """Cuts a list to `limit` bytes.
+    """Cuts a list to `limit` bytes and keeps its order.
 
-    Details of passed tests go first, then those of the last failed ones, then the last entries.
+    Entries of failed tests are kept first, then their details, then entries of passed tests; where all entries fit, the
+    passed ones come before the details.
     """
     if sum(map(_size, tests)) <= limit:
         return tests
     bare = [replace(test, failure=None, stdout=b"", stderr=b"") for test in tests]
-    left = limit - sum(map(_size, bare))
-    if left < 0:
-        kept, used = [], 0
-        failed_first = sorted(range(len(bare)), key=lambda index: bare[index].outcome is TestOutcome.PASSED)
-        for index in failed_first:
-            used += _size(bare[index])
-            if used > limit:
-                break
-            kept.append(index)
-        return [bare[index] for index in sorted(kept)]
-    for index, test in enumerate(tests):
-        gain = _size(test) - _size(bare[index])
-        if test.outcome is not TestOutcome.PASSED and gain <= left:
-            bare[index] = test
-            left -= gain
-    return bare
+    failed = [index for index, test in enumerate(tests) if test.outcome is not TestOutcome.PASSED]
+    passed = [index for index, test in enumerate(tests) if test.outcome is TestOutcome.PASSED]
+    all_entries_fit = sum(map(_size, bare)) <= limit
+    kept: dict[int, TestCase] = {}
+    for index in [*failed, *passed] if all_entries_fit else failed:
+        if _size(bare[index]) <= limit:
+            kept[index] = bare[index]
+            limit -= _size(bare[index])
+    for index in failed:
+        gain = _size(tests[index]) - _size(bare[index])
+        if index in kept and gain <= limit:
+            kept[index] = tests[index]
+            limit -= gain
+    for index in passed:
+        if index not in kept and _size(bare[index]) <= limit:
+            kept[index] = bare[index]
+            limit -= _size(bare[index])
+    return [kept[index] for index in sorted(kept)]
 
 
 def _size(test: TestCase) -> int:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sandbox_service.cells.cgroups import GroupUsage
 from sandbox_service.cells.supervision import Supervision
-from sandbox_service.cells.verdict import Ending, Evidence, ending
+from sandbox_service.cells.verdict import Ending, Evidence, Kill, ending
 from sandbox_service.domain import File, Isolation, Limits, Result, Status
 
 _KILLED_INSIDE = Ending(
@@ -28,7 +28,7 @@ def result(
     stderr = seen.stderr.output()
     evidence = Evidence(
         wait_status=end.get("status"),
-        kill=seen.kill,
+        kill=_kill(seen, limits),
         out_of_memory_kills=used.out_of_memory_kills,
         process_limit_hits=used.process_limit_hits,
         disk_full=bool(end.get("disk_full")),
@@ -50,6 +50,12 @@ def result(
         files=files,
         files_left_out=left_out,
     )
+
+
+def _kill(seen: Supervision, limits: Limits) -> Kill | None:
+    """Why the service ended the job; None also where its clock rang although the program had ended in time."""
+    in_time = bool(seen.end) and seen.ended_ns - seen.started_ns <= limits.wall_time / timedelta(microseconds=1) * 1000
+    return None if seen.kill is Kill.WALL_TIME and in_time else seen.kill
 
 
 def _says_memory_error(stderr: bytes) -> bool:

@@ -26,6 +26,8 @@ from sandbox_service.guest import wire
 _SET_UP_TIMEOUT_S = 15.0
 _SOFT_KILL_S = 0.4
 """What process 1 of a cell gets to end its job, bring out files and report, before the whole cell is killed."""
+_COLLECT_S = 5.0
+"""What process 1 gets after its program's end to reap, look at the disk and bring out files."""
 _GONE_TIMEOUT_S = 5.0
 _READ_BYTES = 256 * 1024
 _MIN_CPU_POLL_S = 0.02
@@ -84,7 +86,7 @@ class Supervision:
         except asyncio.CancelledError:
             await asyncio.shield(self._destroy())
             raise
-        if not self.started_ns:
+        if not self.started_ns or (self._fault and not self.end):
             raise CellUnavailable(self._fault or "the cell ended before its program started")
 
     async def _destroy(self) -> None:
@@ -95,8 +97,7 @@ class Supervision:
 
     def close(self) -> None:
         """Releases every descriptor and timer."""
-        for timer in self._timers:
-            timer.cancel()
+        self._stop_timers()
         for descriptor in list(self._pipes):
             self._close_pipe(descriptor)
         self._loop.remove_reader(self._control)
@@ -106,6 +107,10 @@ class Supervision:
             self._loop.remove_reader(self._handle)
             os.close(self._handle)
             self._handle = -1
+
+    def _stop_timers(self) -> None:
+        while self._timers:
+            self._timers.pop().cancel()
 
     @property
     def ended_ns(self) -> int:
@@ -165,6 +170,10 @@ class Supervision:
             self._watch_cpu()
         elif "status" in message:
             self.end = message
+            self._stop_timers()
+            self._timers.append(self._loop.call_later(_COLLECT_S, self._kill_now))
+        else:
+            self.end |= message
 
     def _watch_cpu(self) -> None:
         """Looks at the group's processor time no more often than it could have reached its limit."""

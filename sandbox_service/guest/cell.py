@@ -80,14 +80,13 @@ def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, aroun
     if main_pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        control.close()
-        program.main(job, fds, around.have, around.kept)
+        program.main(job, fds, control, around.have, around.kept)
     for name in ("stdin", "stdout", "stderr", "report"):
         if name in fds:
             os.close(fds[name])
     _tell(control, started=started)
     status = _wait(main_pid, control, wake_read)
-    ended = time.monotonic_ns()
+    _tell(control, status=status, ended=time.monotonic_ns())
     disk_full = _disk_is_full()
     _kill_all()
     _reap()
@@ -97,8 +96,6 @@ def _run(job: dict[str, Any], fds: dict[str, int], control: socket.socket, aroun
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     _tell(
         control,
-        status=status,
-        ended=ended,
         cpu=usage.ru_utime + usage.ru_stime,
         peak_kib=usage.ru_maxrss,
         disk_full=disk_full,

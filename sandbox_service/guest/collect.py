@@ -14,18 +14,16 @@ from sandbox_service.guest import rootfs
 
 MAX_FILES = 256
 MAX_TOTAL_BYTES = 1024 * 1024
+MAX_PATH_BYTES = 1024
 MAX_VISITED = 50_000
 """Directory entries looked at; a job with more has its further files left out."""
 
 Stamp = tuple[int, int, int]
 
 
-def _visit() -> Iterator[tuple[str, os.stat_result]]:
-    """Paths relative to the working directory with what lstat says.
-
-    Links are neither followed nor entered, and depth does not matter.
-    """
-    seen, folders = 0, [rootfs.WORK]
+def _visit(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Paths relative to `root` with what lstat says. Links are neither followed nor entered; depth does not matter."""
+    seen, folders = 0, [root]
     while folders:
         try:
             entries = sorted(os.scandir(folders.pop()), key=lambda entry: entry.name)
@@ -38,12 +36,12 @@ def _visit() -> Iterator[tuple[str, os.stat_result]]:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
             else:
-                yield entry.path[len(rootfs.WORK) + 1 :], entry.stat(follow_symlinks=False)
+                yield entry.path[len(root) + 1 :], entry.stat(follow_symlinks=False)
 
 
 def snapshot() -> dict[str, Stamp]:
     """What lies in the working directory before the program starts."""
-    return {path: _stamp(state) for path, state in _visit()}
+    return {path: _stamp(state) for path, state in _visit(rootfs.WORK)}
 
 
 def _stamp(state: os.stat_result) -> Stamp:
@@ -51,21 +49,39 @@ def _stamp(state: os.stat_result) -> Stamp:
 
 
 def holds_file_of(size: int) -> bool:
-    """Whether a file has grown to `size` bytes, the limit of one file."""
-    return any(stat.S_ISREG(state.st_mode) and state.st_size >= size for _path, state in _visit())
+    """Whether a file has grown to `size` bytes, the limit of one file, anywhere that the job may write to."""
+    places = (state for place in rootfs.WRITABLE.values() for _path, state in _visit(place))
+    return any(stat.S_ISREG(state.st_mode) and state.st_size >= size for state in places)
 
 
 def matches(path: str, patterns: list[str]) -> bool:
-    """Fnmatch a path, where `*` stays within a directory and `**` does not."""
+    """Fnmatch on a path, where `*` stays within a directory and `**` does not."""
     return any(_match(path.split("/"), pattern.split("/")) for pattern in patterns)
 
 
 def _match(parts: list[str], patterns: list[str]) -> bool:
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_match(parts[cut:], patterns[1:]) for cut in range(len(parts) + 1))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and _match(parts[1:], patterns[1:])
+    """Part by part: which prefixes of `patterns` fit the parts so far. The work is at most parts times patterns."""
+    fitting = _past_stars({0}, patterns)
+    for part in parts:
+        after = {at for at in fitting if at < len(patterns) and patterns[at] == "**"}
+        after |= {
+            at + 1
+            for at in fitting
+            if at < len(patterns) and patterns[at] != "**" and fnmatch.fnmatchcase(part, patterns[at])
+        }
+        fitting = _past_stars(after, patterns)
+    return len(patterns) in fitting
+
+
+def _past_stars(places: set[int], patterns: list[str]) -> set[int]:
+    """The places, and those that follow by letting a `**` stand for nothing."""
+    found = set(places)
+    for at in sorted(places):
+        following = at
+        while following < len(patterns) and patterns[following] == "**":
+            following += 1
+            found.add(following)
+    return found
 
 
 def bring(target: int, patterns: list[str], before: dict[str, Stamp]) -> None:
@@ -76,13 +92,13 @@ def bring(target: int, patterns: list[str], before: dict[str, Stamp]) -> None:
     files: list[tuple[str, bytes, bool]] = []
     left_out: list[str] = []
     total = 0
-    for path, state in sorted(_visit(), key=lambda found: found[0]):
+    for path, state in sorted(_visit(rootfs.WORK), key=lambda found: found[0]):
         if not matches(path, patterns) or before.get(path) == _stamp(state):
             continue
-        fits = len(files) < MAX_FILES and total + state.st_size <= MAX_TOTAL_BYTES
-        content = _read(path) if fits and stat.S_ISREG(state.st_mode) and _has_utf8_name(path) else None
+        fits = len(files) < MAX_FILES and _has_good_name(path) and total + state.st_size <= MAX_TOTAL_BYTES
+        content = _read(path) if fits and stat.S_ISREG(state.st_mode) else None
         if content is None or total + len(content) > MAX_TOTAL_BYTES:
-            left_out.append(path.encode("utf-8", "replace").decode())
+            left_out.append(path[:MAX_PATH_BYTES].encode("utf-8", "replace").decode())
             continue
         total += len(content)
         files.append((path, content, bool(state.st_mode & stat.S_IXUSR)))
@@ -93,13 +109,12 @@ def bring(target: int, patterns: list[str], before: dict[str, Stamp]) -> None:
         stream.writelines(content for _path, content, _executable in files)
 
 
-def _has_utf8_name(path: str) -> bool:
-    """Whether a file's name is UTF-8: the contract's paths are."""
+def _has_good_name(path: str) -> bool:
+    """Whether a path is one that the contract allows: UTF-8, and not too long."""
     try:
-        path.encode()
+        return len(path.encode()) <= MAX_PATH_BYTES
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def _read(path: str) -> bytes | None:

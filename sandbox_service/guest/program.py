@@ -12,9 +12,12 @@ import contextlib
 import ctypes
 import importlib.machinery
 import io
+import json
 import os
 import signal
+import socket
 import sys
+import time
 import types
 from typing import Any, NoReturn
 
@@ -40,30 +43,53 @@ class Become(BaseException):
         self.start, self.report = start, report
 
 
-def main(job: dict[str, Any], fds: dict[str, int], have: frozenset[str], kept: frozenset[int]) -> NoReturn:
+def main(
+    job: dict[str, Any], fds: dict[str, int], control: socket.socket, have: frozenset[str], kept: frozenset[int]
+) -> NoReturn:
     """Confines this process, and executes the job's program or raises `Become`. Never returns.
 
     Args:
         job: the job's header.
         fds: descriptors for the standard streams, and for the report of a test run.
+        control: to tell the service where the cell fails; the program never has it.
         have: names of the namespaces that can be had here.
         kept: descriptors that the template itself needs.
     """
     try:
-        report = _descriptors(fds, kept)
         walls.confine(job, have)
         os.chdir(rootfs.WORK)
-        environment = {**_environment(), **job["env"]}
+        environment = _environment(job["env"])
     except BaseException as error:
-        os.write(2, f"codemend: the cell could not be set up: {type(error).__name__}: {error}\n".encode())
+        control.send(json.dumps({"fault": f"confine: {type(error).__name__}: {error}"[:2000]}).encode())
         os._exit(_NOT_SET_UP)
-    if job["start"]["kind"] == "exec":
-        _execute(job["start"]["argv"], environment)
+    control.detach()  # closed with the others
+    report = _descriptors(fds, kept)
+    start = job["start"]
+    if start["kind"] == "exec":
+        _execute(start["argv"], environment)
+    if start["kind"] == "script" and _needs_fresh_interpreter(start["path"], job["env"]):
+        _execute([f"{rootfs.BIN}/python", "-u", f"{rootfs.WORK}/{start['path']}", *start["args"]], environment)
+    os.environ.clear()
     os.environ.update(environment)
+    time.tzset()
+    sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path]
     _streams()
     for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
         del sys.modules[name]  # no program can import it; what runs of it keeps its own references
-    raise Become(job["start"], report)
+    raise Become(start, report)
+
+
+def _needs_fresh_interpreter(path: str, env: dict[str, str]) -> bool:
+    """Whether this interpreter, which has started already, would run a program in another way than a new one.
+
+    It would where a variable steers the interpreter's start, or where a file beside the program has the name of a
+    module that is loaded here.
+    """
+    if any(name.startswith("PYTHON") and name != "PYTHONPATH" for name in env):
+        return True
+    folder = os.path.dirname(f"{rootfs.WORK}/{path}")
+    beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}
+    return any(name in sys.modules for name in beside)
 
 
 def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> int:
@@ -80,8 +106,8 @@ def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> int:
     return report
 
 
-def _environment() -> dict[str, str]:
-    """The cell's own variables: writable places, no bytecode files, one thread for numeric libraries.
+def _environment(given: dict[str, str]) -> dict[str, str]:
+    """The cell's own variables (writable places, no bytecode files, one thread for numeric libraries) and the job's.
 
     A cell has one core, and libraries that count the machine's start more threads than its process limit allows.
     """
@@ -92,10 +118,11 @@ def _environment() -> dict[str, str]:
         "USER": "job",
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",  # noqa: S108 - inside the cell
-        "PYTHONPATH": rootfs.PACKAGES,
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "Agg",
         **threads,
+        **given,
+        "PYTHONPATH": ":".join(path for path in (given.get("PYTHONPATH", ""), rootfs.PACKAGES) if path),
     }
 
 

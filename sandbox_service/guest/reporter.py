@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+import types
 import unittest
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
@@ -19,13 +20,14 @@ from sandbox_service.guest import program, rootfs, wire
 
 MESSAGE_CHARS, TRACEBACK_CHARS, REPR_CHARS, CAPTURED_CHARS, ID_CHARS = 4096, 16384, 1024, 8192, 1024
 _LEFT_OUT = (
-    "cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan",
+    "cacheprovider", "doctest", "faulthandler", "pastebin", "setuponly", "setupplan",
     "stepwise", "terminalprogress", "threadexception", "unraisableexception",
 )  # fmt: skip
 """Plugins that only a person at a terminal, or a build server's files, have a use for; each costs start-up time."""
 _GIVING_UP = (unittest.SkipTest, pytest.skip.Exception, pytest.xfail.Exception)
 _LONGEST_CHAIN = 16
 _DETAILS_BYTES = 4 * 1024 * 1024
+_PASSED_DETAILS_BYTES = 1024 * 1024
 """Once this much was reported, further tests report without traceback and output: a reply could not hold them."""
 
 
@@ -49,24 +51,29 @@ def session(wait: Callable[[], NoReturn]) -> NoReturn:
     reporter.close(int(pytest.main([*_OPTIONS, "--capture=no", "-p", "no:terminal", rootfs.TESTS], plugins=[reporter])))
 
 
+Compared = tuple[str, dict[str, str]]
+"""`file:line` of an assertion, and the sides that it compared."""
+
+
 class Reporter:
     """The plugin. Frames: `session`, `collected`, `collect_error`, `begin` and `test` for each test, `end`."""
 
     def __init__(self, wait: Callable[[], NoReturn] | None = None, descriptor: int = -1) -> None:
         self._wait = wait
         self._descriptor = descriptor
-        self._comparison: dict[str, str] | None = None
+        self._comparison: Compared | None = None
         self._failures: dict[str, dict[str, Any]] = {}
         self._tests: dict[str, dict[str, Any]] = {}
-        self._sent = 0
+        self._sent = {True: 0, False: 0}
         self.began = time.monotonic()
 
     def send(self, **message: object) -> None:
         """Writes one frame; blocks while the pipe is full, which costs the job's own wall time."""
-        if self._sent > _DETAILS_BYTES:
+        passed = message.get("outcome") == "PASSED"
+        if self._sent[passed] > (_PASSED_DETAILS_BYTES if passed else _DETAILS_BYTES):
             message = _without_details(message)
         data = memoryview(wire.frame(message))
-        self._sent += len(data)
+        self._sent[passed] += len(data)
         while data:
             data = data[os.write(self._descriptor, data) :]
 
@@ -143,7 +150,8 @@ class Reporter:
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
         """Remembers the two sides of the comparison that is failing just now; leaves the text to pytest."""
-        self._comparison = {"operator": op, "left": saferepr(left, REPR_CHARS), "right": saferepr(right, REPR_CHARS)}
+        sides = {"operator": op, "left": saferepr(left, REPR_CHARS), "right": saferepr(right, REPR_CHARS)}
+        self._comparison = (_line_of_caller(), sides)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Tells which test is running, so that one which never ends has a name."""
@@ -217,12 +225,10 @@ def _reason(report: pytest.TestReport) -> str:
     return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
-def _failure(info: pytest.ExceptionInfo[BaseException], text: str, comparison: dict[str, str] | None) -> dict[str, Any]:
+def _failure(info: pytest.ExceptionInfo[BaseException], text: str, compared: Compared | None) -> dict[str, Any]:
     location = ""
     for entry in info.traceback:
-        for root in (rootfs.WORK, rootfs.TESTS):
-            if str(entry.path).startswith(f"{root}/"):
-                location = f"{str(entry.path)[len(root) + 1 :]}:{entry.lineno + 1}"
+        location = _line(str(entry.path), entry.lineno + 1) or location
     if isinstance(info.value, SyntaxError) and info.value.filename:
         location = f"{os.path.basename(info.value.filename)}:{info.value.lineno}"
     return {
@@ -230,8 +236,30 @@ def _failure(info: pytest.ExceptionInfo[BaseException], text: str, comparison: d
         "message": _cut(_text(info.value), MESSAGE_CHARS),
         "location": location,
         "traceback": _cut(text, TRACEBACK_CHARS),
-        "comparison": comparison if isinstance(info.value, AssertionError) else None,
+        "comparison": compared[1] if compared and compared[0] == location and _is_assertion(info.value) else None,
     }
+
+
+def _is_assertion(error: BaseException) -> bool:
+    return isinstance(error, AssertionError)
+
+
+def _line(path: str, number: int) -> str:
+    """`file:line` where the file is one of the job's, else ""."""
+    for root in (rootfs.WORK, rootfs.TESTS):
+        if path.startswith(f"{root}/"):
+            return f"{path[len(root) + 1 :]}:{number}"
+    return ""
+
+
+def _line_of_caller() -> str:
+    """The innermost line of the job's own that is running."""
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the cheap way; traceback.walk_stack is the same
+    while frame is not None:
+        if line := _line(frame.f_code.co_filename, frame.f_lineno):
+            return line
+        frame = frame.f_back
+    return ""
 
 
 def _plain_failure(message: str) -> dict[str, Any]:

@@ -94,12 +94,15 @@ def _prepare(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_module(name: str) -> tuple[types.ModuleType, types.CodeType]:
-    """First half of an import: the code is read while its file can be seen, and run where its imports are found."""
+    """First half of an import: the code is read while its file can be seen, and run where its imports are found.
+
+    Its name in tracebacks is not its path: a host's path could be taken for one of the job's own.
+    """
     spec = importlib.util.find_spec(name)
-    code = spec.loader.get_code(name) if spec and isinstance(spec.loader, importlib.abc.InspectLoader) else None
-    if spec is None or code is None:
+    source = spec.loader.get_source(name) if spec and isinstance(spec.loader, importlib.abc.InspectLoader) else None
+    if spec is None or source is None:
         raise ImportError(f"no source of {name}")
-    return importlib.util.module_from_spec(spec), code
+    return importlib.util.module_from_spec(spec), compile(source, f"<{name}>", "exec", dont_inherit=True)
 
 
 def _take_powers_in_namespace() -> None:

@@ -22,6 +22,8 @@ _NAMESPACES = {
 }
 _PROTECTED_SCORE, _FIRST_VICTIM_SCORE = -900, 900
 """oom_score_adj: the kernel's out-of-memory killer takes the program before its init."""
+_HIDDEN_LISTS = ("/proc/keys", "/proc/key-users")
+"""Keys belong to users, not to namespaces: what one job leaves readable there, another could find."""
 _NO_SETUID = syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
@@ -75,6 +77,9 @@ def enter(job: dict[str, Any], have: frozenset[str]) -> None:
         syscalls.bind(inside, rootfs.TESTS, syscalls.MS_RDONLY | _NO_SETUID)
     syscalls.umount(rootfs.SCRATCH)
     syscalls.mount("proc", "/proc", "proc", _NO_SETUID | syscalls.MS_NOEXEC, "hidepid=2")
+    for name in _HIDDEN_LISTS:
+        if os.path.exists(name):
+            syscalls.mount("/dev/null", name, flags=syscalls.MS_BIND)
 
 
 def lay(place: str, files: list[dict[str, Any]]) -> None:
@@ -130,10 +135,9 @@ def confine(job: dict[str, Any], have: frozenset[str]) -> None:
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     limits = job["limits"]
     for kind, soft, hard in (
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, 1, 1),  # 0 would still start the host's core handler where core_pattern is a pipe
         (resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1),
         (resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, limits["open_files"], limits["open_files"]),
         (resource.RLIMIT_NPROC, limits["rlimit_processes"], limits["rlimit_processes"]),
         (resource.RLIMIT_MEMLOCK, 0, 0),
         (resource.RLIMIT_MSGQUEUE, 65536, 65536),
@@ -143,6 +147,7 @@ def confine(job: dict[str, Any], have: frozenset[str]) -> None:
         with open("/proc/self/statm") as stream:
             ceiling = int(stream.read().split()[0]) * resource.getpagesize() + limits["address_space"]
         resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits["open_files"], limits["open_files"]))  # last: it may be very low
 
 
 def _score(value: int) -> None:

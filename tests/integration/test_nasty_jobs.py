@@ -225,3 +225,30 @@ async def test_usage_is_measured(sandbox, protections, require):
 async def test_the_service_s_interpreter_is_the_one_that_jobs_get(sandbox):
     ran = await sandbox.python("import sys; print('.'.join(map(str, sys.version_info[:3])))")
     assert ran.out.decode().strip() == ".".join(map(str, sys.version_info[:3]))
+
+
+async def test_a_program_that_ended_in_time_is_no_timeout_however_much_it_left(sandbox):
+    code = "for i in range(20000): open(f'f{i}', 'w').close()\nprint('done')\n"
+    ran = await sandbox.python(code, collect=["**"], limits=limits(wall_time=30))
+    tight = limits(wall_time=ran.wall_seconds * 1.5)
+    again = await sandbox.python(code, collect=["**/" * 12 + "zz"], limits=tight)
+    assert again.status == "SUCCEEDED" or again.wall_seconds >= ran.wall_seconds * 1.5, again.told()
+    assert len(ran.result.files) == 256
+
+
+async def test_paths_over_the_contracts_length_are_left_out(sandbox):
+    code = "import os\nfor _ in range(8): os.mkdir('\\x01' * 250), os.chdir('\\x01' * 250)\nopen('f', 'w').close()\n"
+    ran = await sandbox.python(code, collect=["**"])
+    assert ran.status == "SUCCEEDED"
+    assert [file.path for file in ran.result.files] == []
+    assert len(ran.result.files_left_out) == 1
+
+
+async def test_no_key_of_one_job_is_there_for_the_next(sandbox):
+    leave = (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.syscall(248, b'user', b'codemend-secret', b'secret', 6, -4))\n"
+    )
+    await sandbox.python(leave)
+    look = "import os\nprint([open(p).read() for p in ('/proc/keys', '/proc/key-users') if os.path.exists(p)])\n"
+    assert b"secret" not in (await sandbox.python(look)).out

@@ -108,3 +108,23 @@ async def test_what_was_printed_before_a_kill_is_not_lost(sandbox):
 async def test_numpy_style_libraries_see_one_core_s_worth_of_threads(sandbox):
     ran = await sandbox.python("import os; print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'])")
     assert ran.out == b"1 1\n"
+
+
+async def test_a_file_that_has_the_name_of_a_loaded_module_is_imported(sandbox):
+    more = {"random.py": "def choice(things): return 'ours'\n"}
+    ran = await sandbox.python("import random\nprint(random.choice([1]))\n", more=more)
+    assert ran.out == b"ours\n", ran.told()
+
+
+async def test_variables_of_the_caller_do_what_they_do_for_python(sandbox):
+    code = "import time, helper, sys\nprint(time.tzname[0], helper.x, sys.flags.hash_randomization, hash('a'))\n"
+    env = {"TZ": "XYZ-3", "PYTHONPATH": "src", "PYTHONHASHSEED": "7"}
+    first, second = [await sandbox.python(code, more={"src/helper.py": "x = 5\n"}, env=env) for _ in range(2)]
+    assert first.out == second.out
+    assert first.out.startswith(b"XYZ 5 1 "), first.told()
+
+
+async def test_the_packages_of_the_cell_are_there_beside_those_of_the_caller(sandbox):
+    code = "import subprocess, sys\nprint(subprocess.call([sys.executable, '-c', 'import pytest, helper']))\n"
+    ran = await sandbox.python(code, more={"src/helper.py": ""}, env={"PYTHONPATH": "/work/src"})
+    assert ran.out == b"0\n", ran.told()

@@ -5,6 +5,7 @@
 import asyncio
 from textwrap import dedent
 
+import grpc
 import pytest
 from codemend.sandbox.v1 import sandbox_pb2 as pb
 from support.jobs import client, limits, outcome, outcomes
@@ -490,3 +491,42 @@ async def test_runs_side_by_side_capture_their_own_output_alone(sandbox):
     replies = await asyncio.gather(*(sandbox.tests(test.format(number)) for number in range(8)))
     captured = [reply.report.tests[0].stdout.decode() for reply in replies]
     assert captured == [f"mine {number}\nchild {number}\n" for number in range(8)]
+
+
+STALE = {
+    "raised_after_an_expected_one": (
+        "import pytest\ndef test_a():\n    with pytest.raises(AssertionError):\n        assert 1 == 2\n"
+        "    raise AssertionError('the real reason')\n"
+    ),
+    "raised_after_one_that_was_swallowed": (
+        "def test_a():\n    try:\n        assert 1 == 2\n    except AssertionError:\n        pass\n    assert not [3]\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+async def test_the_comparison_told_is_that_of_the_failure(sandbox, name):
+    reply = await sandbox.tests(STALE[name])
+    assert outcome(reply) == "FAILED"
+    assert not failure(reply).HasField("comparison")
+
+
+async def test_the_one_failure_among_very_many_tests_keeps_its_details(sandbox):
+    tests = "import pytest\n@pytest.mark.parametrize('n', range(12000))\ndef test_a(n):\n    assert n != 11000\n"
+    reply = await sandbox.tests(tests, limits=limits(wall_time=60, cpu_time=60))
+    assert reply.report.tests_left_out > 0
+    (failed,) = [test for test in reply.report.tests if test.outcome == pb.TEST_OUTCOME_FAILED]
+    assert failed.failure.comparison.left == "11000"
+
+
+async def test_output_of_passed_tests_does_not_cost_a_failure_its_details(sandbox):
+    tests = "import pytest\n@pytest.mark.parametrize('n', range(600))\ndef test_a(n):\n    print('x' * 8192)\n    assert n != 599\n"
+    reply = await sandbox.tests(tests)
+    assert "assert 599 != 599" in reply.report.tests[-1].failure.traceback
+
+
+@pytest.mark.parametrize("node_id", ["../work/solution.py", "/work/solution.py", "../work/solution.py::test_x"])
+async def test_only_the_tests_can_be_selected(sandbox, node_id):
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await sandbox.tests("def test_a(): pass\n", "def test_x(): pass\n", select=[node_id])
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sandbox_service.domain import DEFAULT_LIMITS, LIMIT_NAMES, MAXIMUM_LIMITS, MIB, File, Program, TestRun
 from sandbox_service.errors import InvalidJob
 from sandbox_service.validation import (
+    LEAST_MEMORY_BYTES,
     Rules,
     Violations,
     check_files,
@@ -232,6 +233,8 @@ def test_limits_that_are_not_set_get_the_server_s_default():
 def test_a_limit_may_be_the_maximum_and_no_more_and_must_be_positive(name):
     maximum = getattr(MAXIMUM_LIMITS, name)
     least = timedelta(microseconds=1) if isinstance(maximum, timedelta) else 1
+    if name == "memory_bytes":
+        least = LEAST_MEMORY_BYTES
 
     def faults(value):
         return found_in(lambda found: resolve_limits({name: value}, "program.limits", RULES, found))
