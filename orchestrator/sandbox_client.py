@@ -54,7 +54,11 @@ class SandboxClient:
     async def run_program(self, job: ProgramJob, *, deadline: timedelta) -> Execution:
         """Runs a program. Raises as `Sandbox` says."""
         program = sandbox_pb2.Program(
-            files=_files(job.files), entry=job.entry, environment=job.environment, limits=limits_message(job.limits)
+            files=_files(job.files),
+            entry=job.entry,
+            args=job.args,
+            environment=job.environment,
+            limits=limits_message(job.limits),
         )
         request = sandbox_pb2.ExecuteRequest(program=program)
         seconds = _call_time(job.limits, deadline)

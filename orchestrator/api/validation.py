@@ -1,5 +1,6 @@
 """From a request to a run's specification, with the server's defaults filled in. All violations are told at once."""
 
+import ast
 import keyword
 from dataclasses import dataclass
 from datetime import timedelta
@@ -90,6 +91,8 @@ def _task(message: runs_pb2.CodegenInput, check: Checker) -> CodegenTask:
         check.add(f"{at}.task", "is required")
     check.text(f"{at}.task", message.task, size_bytes=MAXIMUM_TASK_BYTES)
     check.text(f"{at}.check_script", message.check_script, size_bytes=MAXIMUM_TASK_BYTES)
+    if message.check_script and _does_nothing(message.check_script):
+        check.add(f"{at}.check_script", "must have at least one statement: what does nothing would pass any code")
     name = message.entry_point
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
         check.add(f"{at}.entry_point", f"must be the name of a function or class, not {name[:80]!r}")
@@ -107,6 +110,18 @@ def _task(message: runs_pb2.CodegenInput, check: Checker) -> CodegenTask:
         check_script=message.check_script,
         hide_tests=message.hide_tests,
         solution_path=_solution_path(message.solution_path, files, check),
+    )
+
+
+def _does_nothing(script: str) -> bool:
+    """Whether it is Python of comments, bare values and `pass` alone. What does not parse fails when it is run."""
+    try:
+        body = ast.parse(script).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(
+        isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in body
     )
 
 

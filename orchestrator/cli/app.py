@@ -1,5 +1,6 @@
 """The command `codemend`: its subcommands put together, and the one place where errors become exit codes."""
 
+import errno
 import os
 import sys
 import traceback
@@ -18,6 +19,8 @@ from orchestrator.cli.run import run_command
 from orchestrator.cli.serve import serve_command
 from orchestrator.cli.terminal import complain, tolerate_any_encoding
 from orchestrator.cli.test import command as tests_command
+
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # a full disk, or one that fails
 
 app = typer.Typer(
     name="codemend",
@@ -62,15 +65,23 @@ def _exit_code(arguments: Sequence[str]) -> int:
     try:
         return _invoke(arguments)
     except (OutputClosed, BrokenPipeError):
-        # Python would fail once more when it flushes stdout at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_stdout()
         return ExitCode.OUTPUT_CLOSED
     except CliError as error:
         complain(str(error))
         return error.exit_code
-    except Exception:  # noqa: BLE001 - a fault of ours: shown whole, under a code that no verdict has
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - a fault of ours: shown whole, under a code that no verdict has
+        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+            _abandon_stdout()
+            complain(f"cannot write the output: {error.strerror}")
+        else:
+            traceback.print_exc()
         return ExitCode.SERVICE
+
+
+def _abandon_stdout() -> None:
+    """Python would fail once more when it flushes stdout at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _invoke(arguments: Sequence[str]) -> int:

@@ -1,11 +1,30 @@
 """Writes the files that a run delivers into a directory of the caller's, and nowhere else."""
 
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from codemend.sandbox.v1 import sandbox_pb2
 
 from orchestrator.cli.errors import UsageFault
+
+
+def prepare(directory: Path) -> None:
+    """Makes the directory and tries that it can be written to, before anything is spent on what will be written.
+
+    Raises:
+        UsageFault: it cannot be made or written to.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise _unwritable(directory, error.strerror or error) from error
+
+
+def _unwritable(directory: Path, reason: object) -> UsageFault:
+    return UsageFault("--out", f"cannot write below {str(directory)!r}: {reason}")
 
 
 def write_files(directory: Path, files: Iterable[sandbox_pb2.File]) -> list[Path]:
@@ -28,7 +47,7 @@ def write_files(directory: Path, files: Iterable[sandbox_pb2.File]) -> list[Path
                 target.chmod(0o755)
     except (OSError, RuntimeError) as error:  # the latter for links that go in a circle
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UsageFault("--out", f"cannot write below {str(directory)!r}: {reason}") from error
+        raise _unwritable(directory, reason) from error
     return [target for target, _ in targets]
 
 

@@ -10,7 +10,7 @@ from codemend.orchestrator.v1 import runs_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.cli import client, inputs, options, runs
-from orchestrator.cli.delivery import write_files
+from orchestrator.cli.delivery import prepare, write_files
 from orchestrator.cli.errors import ExitCode, UsageFault
 from orchestrator.cli.interrupts import run_to_exit
 from orchestrator.cli.live import LiveView
@@ -93,6 +93,8 @@ def run_command(
         embedded_model=embedded_model,
     )
     target.apply(spec.options)
+    if out is not None:
+        prepare(out)
     return run_to_exit(_run(target, spec, as_json=as_json, out=out))
 
 

@@ -4,23 +4,36 @@ Everything that a model wrote or a program printed passes through `printable`, s
 reaches the terminal.
 """
 
+import contextlib
 import sys
 from datetime import timedelta
 from typing import TextIO
 
 from rich.console import Console
 
+from orchestrator.cli.errors import OutputClosed
+
 _KEPT = {"\n", "\t"}
+
+
+class _Console(Console):
+    """A console that says by this program's own error that its reader has left."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises OutputClosed, where Rich would end the process as if the command had failed."""
+        self.quiet = True
+        raise OutputClosed("nobody reads the output any more")
 
 
 def console(stream: TextIO | None = None) -> Console:
     """A console on `stream` (default: stdout) that reads no markup; NO_COLOR and pipes are honoured."""
-    return Console(file=stream or sys.stdout, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    return _Console(file=stream or sys.stdout, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def complain(message: str) -> None:
-    """Writes one message on stderr."""
-    console(sys.stderr).print(f"codemend: {printable(message)}")
+    """Writes one message on stderr; where that cannot be written to, there is nobody to tell."""
+    with contextlib.suppress(OutputClosed, OSError):
+        console(sys.stderr).print(f"codemend: {printable(message)}")
 
 
 def printable(text: str) -> str:

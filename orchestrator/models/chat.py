@@ -18,6 +18,7 @@ from orchestrator.models.messages import Message
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")  # DeepSeek, vLLM, llama.cpp; OpenRouter
 _CONNECT_SECONDS = 10.0
+MOST_CHARS = 1024 * 1024  # of one reply, reasoning included; an endpoint that sends more is not read any further
 
 
 class ReasoningChat(ChatOpenAI):
@@ -82,10 +83,11 @@ class Collected:
     started: bool = False
 
     def add(self, chunk: AIMessageChunk) -> str:
-        """Takes the next chunk in; returns its text."""
-        text = str(chunk.text)
-        thought = str(chunk.additional_kwargs.get("reasoning_content", ""))
+        """Takes the next chunk in, as far as there is room; returns its text."""
+        text = str(chunk.text)[: self._room]
+        thought = str(chunk.additional_kwargs.get("reasoning_content", ""))[: self._room - len(text)]
         arguments = "".join(call["args"] or "" for call in chunk.tool_call_chunks)
+        arguments = arguments[: self._room - len(text) - len(thought)]
         self.text += text
         self.reasoning += thought
         self.tool_arguments += arguments
@@ -95,7 +97,18 @@ class Collected:
             self.input_tokens = max(self.input_tokens, chunk.usage_metadata["input_tokens"])
             self.output_tokens = max(self.output_tokens, chunk.usage_metadata["output_tokens"])
         self.started = self.started or bool(text or thought or arguments)
+        if self.full:
+            self.finish_reason = "length"
         return text
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for more: the reply counts as cut off."""
+        return self._room <= 0
+
+    @property
+    def _room(self) -> int:
+        return MOST_CHARS - len(self.text) - len(self.reasoning) - len(self.tool_arguments)
 
     @property
     def size(self) -> int:

@@ -140,6 +140,8 @@ class Endpoint:
                         idle.reschedule(loop.time() + patience.total_seconds())
                     if delta and on_delta is not None:
                         on_delta(delta)
+                    if collected.full:
+                        break
         except TimeoutError as error:
             if idle.expired():
                 raise StallError(f"no token for {patience.total_seconds():g} s") from error

@@ -13,6 +13,7 @@ The rules, in order:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from orchestrator.models import fences, loose, naming, pysource, selection
 from orchestrator.models.reasoning import separate
@@ -21,6 +22,7 @@ from orchestrator.models.selection import Candidate
 _TEMPLATE_END = re.compile(r"(?:<\|[\w|]+\|>|</s>)\s*$")  # end-of-turn marks of servers without the model's template
 _PYTHON_FILE = (".py", ".pyi")
 _NESTING = 3
+MOST_CHARS = 512 * 1024  # of a reply that is read; parsing it takes time and a hundred times its size in memory
 _CUT_OFF = "the reply was cut off at the token limit; answer again with the complete code, shorter"
 
 
@@ -48,6 +50,8 @@ def extract_code(reply_text: str, *, finish_reason: str, default_path: str, entr
     """
     if finish_reason == "length":
         return Extraction(fault=_CUT_OFF)
+    if len(reply_text) > MOST_CHARS:
+        return Extraction(fault=f"the reply has more than {MOST_CHARS} characters; answer again with less code")
     answer, thoughts = separate(reply_text.replace("\r\n", "\n"))
     text = _TEMPLATE_END.sub("", answer if answer.strip() else thoughts)
     if not text.strip():
@@ -61,7 +65,10 @@ def _python(text: str, default_path: str, entry: str) -> Extraction:
     whole = pysource.read(text)
     if whole.statements and not whole.wordy:
         return _single([Candidate(whole, labelled=True)], default_path, entry)
-    candidates = [found for block in fences.scan(text, _goes_on) for found in _candidates(block, _NESTING)]
+    pieces = (found for block in fences.scan(text, _goes_on) for found in _candidates(block, _NESTING))
+    candidates = list(islice(pieces, fences.MOST_BLOCKS + 1))
+    if len(candidates) > fences.MOST_BLOCKS:
+        return Extraction(fault=f"the reply has more than {fences.MOST_BLOCKS} blocks; {selection.ONE_BLOCK}")
     if selection.is_multi_file(candidates, default_path):
         files, fault = selection.choose_files(candidates, default_path, entry)
         return Extraction(fault=fault) if fault else Extraction(files)

@@ -6,14 +6,16 @@ than its opening one. What a block means is not decided here.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<info>.*)", re.DOTALL)
-_ONE_LINE = re.compile(r"[ \t]*(?P<marks>`{3,})(?P<inside>[^`].*?)(?P=marks)[ \t]*")
+_ONE_LINE = re.compile(r"[ \t]*(?P<marks>`{3,64})(?P<inside>[^`].*?)(?P=marks)[ \t]*")
 
 _INDENT_SLACK = 3  # columns
 _MOST_EXTENSIONS = 16
+MOST_BLOCKS = 512  # looked at in one text; what is made of the blocks takes time with the square of their number
 
 Unfinished = Callable[[str, str], bool]
 """Told a block's info string and content: whether the content evidently goes on, so that the fence in it was text."""
@@ -46,7 +48,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def scan(text: str, unfinished: Unfinished | None = None) -> list[Block]:
-    """All fenced blocks, in order.
+    """The fenced blocks, in order: all of them, or the first `MOST_BLOCKS` and one more.
 
     Args:
         text: Markdown.
@@ -55,7 +57,7 @@ def scan(text: str, unfinished: Unfinished | None = None) -> list[Block]:
     lines = split_lines(text)
     blocks: list[Block] = []
     at, before = 0, ""
-    while at < len(lines):
+    while at < len(lines) and len(blocks) <= MOST_BLOCKS:
         block = _one_line(lines[at], at, before) or _block_at(lines, at, before, unfinished)
         if block is None:
             before = lines[at].strip() or before
@@ -89,20 +91,21 @@ def _block_at(lines: list[str], at: int, before: str, unfinished: Unfinished | N
     if opening is None:
         return None
     info = opening["info"].strip()
-    ends = _closings(lines, at + 1, opening)
-    for end in ends[:_MOST_EXTENSIONS]:
+    first: int | None = None
+    for end in islice(_closings(lines, at + 1, opening), _MOST_EXTENSIONS):
+        first = end if first is None else first
         if unfinished is None or not unfinished(info, _content(lines[at + 1 : end], opening)):
             break
     else:
-        end = ends[0] if ends else len(lines)
+        end = len(lines) if first is None else first
+    closed = first is not None
     content = _content(lines[at + 1 : end], opening)
-    return Block(info, content, closed=bool(ends), before=before, start=at, end=end + bool(ends))
+    return Block(info, content, closed=closed, before=before, start=at, end=end + closed)
 
 
-def _closings(lines: list[str], start: int, opening: re.Match[str]) -> list[int]:
-    """Indices of all lines from `start` that could close the fence."""
+def _closings(lines: list[str], start: int, opening: re.Match[str]) -> Iterator[int]:
+    """Indices of the lines from `start` that could close the fence, each looked for when it is asked for."""
     marks, widest = opening["marks"], len(opening["indent"]) + _INDENT_SLACK
-    found = []
     for index in range(start, len(lines)):
         closing = _FENCE.fullmatch(lines[index])
         if (
@@ -111,8 +114,7 @@ def _closings(lines: list[str], start: int, opening: re.Match[str]) -> list[int]
             and not closing["info"].strip()
             and len(closing["indent"]) <= widest
         ):
-            found.append(index)
-    return found
+            yield index
 
 
 def _content(lines: list[str], opening: re.Match[str]) -> str:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import httpx
 from pydantic import BaseModel
 
 from orchestrator.models import retry, structured
 from orchestrator.models.chat import Collected
 from orchestrator.models.embedded import EmbeddedModel
 from orchestrator.models.endpoint import Endpoint, Request
-from orchestrator.models.errors import ContextTooLong, ModelError, UnknownRole
+from orchestrator.models.errors import ContextTooLong, ModelError, ModelRejected, UnknownRole
 from orchestrator.models.faults import classify
 from orchestrator.models.messages import Message, Reply, Usage, estimate_prompt, estimate_tokens
 from orchestrator.models.reasoning import separate
@@ -79,6 +80,7 @@ class ModelGateway:
         Raises:
             ModelError: see the tree in `errors`; its `usage` says what was spent.
         """
+        self._refuse_other_model(role, options)
         reply, _ = await self._ask(role, messages, options, {}, on_delta)
         return reply
 
@@ -91,6 +93,7 @@ class ModelGateway:
             MalformedReply: no reply fitted the schema.
             ModelError: as `complete`.
         """
+        self._refuse_other_model(role, options)
         endpoint = await self._endpoint(role)
         model = await self._model(role, endpoint, options)
 
@@ -203,6 +206,13 @@ class ModelGateway:
             idle_timeout=spec.idle_timeout,
             extra=extra,
         )
+
+    def _refuse_other_model(self, role: str, options: CallOptions) -> None:
+        """Refuses a name that the embedded model does not have, before it is fetched and started for nothing."""
+        if self.spec(role).base_url or self._embedded is None or options.model in {"", self._embedded.name}:
+            return
+        text = f"there is no model {options.model!r}: without an endpoint, {self._embedded.name!r} serves alone"
+        raise ModelRejected(text, status=httpx.codes.NOT_FOUND)
 
     async def _model(self, role: str, endpoint: Endpoint, options: CallOptions) -> str:
         spec = self.spec(role)

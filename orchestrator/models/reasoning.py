@@ -5,6 +5,7 @@ line for a closing tag whose opening tag never came. Code that merely mentions t
 """
 
 import re
+from bisect import bisect_left
 
 _OPENING = re.compile(r"\s*<(think|thinking|reasoning)>", re.IGNORECASE)
 _ORPHAN = re.compile(r"^[ \t]*</(?:think|thinking|reasoning)>", re.IGNORECASE | re.MULTILINE)
@@ -14,14 +15,12 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
 def separate(text: str) -> tuple[str, str]:
     """Splits a reply into the answer and the reasoning; without any tag, all of it is the answer."""
     thoughts: list[str] = []
-    while opening := _OPENING.match(text):
+    at = 0
+    while opening := _OPENING.match(text, at):
         closing = re.compile(f"</{opening[1]}>", re.IGNORECASE).search(text, opening.end())
-        if closing is None:
-            thoughts.append(text[opening.end() :])
-            text = ""
-            break
-        thoughts.append(text[opening.end() : closing.start()])
-        text = text[closing.end() :]
+        thoughts.append(text[opening.end() : closing.start() if closing else None])
+        at = closing.end() if closing else len(text)
+    text = text[at:]
     if orphan := _last_orphan(text):
         thoughts.append(text[: orphan.start()])
         text = text[orphan.end() :]
@@ -33,8 +32,9 @@ def separate(text: str) -> tuple[str, str]:
 def _last_orphan(text: str) -> re.Match[str] | None:
     """The last closing tag at the start of a line that is not inside a fenced block."""
     found = None
+    fences = [fence.start() for fence in _FENCE.finditer(text)]
     for orphan in _ORPHAN.finditer(text):
         # An odd number of fences before it and a fence after it: the tag is a line of somebody's code.
-        inside = len(_FENCE.findall(text, 0, orphan.start())) % 2 == 1 and bool(_FENCE.search(text, orphan.end()))
-        found = found if inside else orphan
+        before = bisect_left(fences, orphan.start())
+        found = found if before % 2 == 1 and before < len(fences) else orphan
     return found

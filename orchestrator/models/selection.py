@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from orchestrator.models import naming, pysource
 from orchestrator.models.pysource import Source
 
-_ONE_BLOCK = "answer with the complete code in one fenced block"
+ONE_BLOCK = "answer with the complete code in one fenced block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def choose_one(candidates: Sequence[Candidate], entry: str) -> tuple[str, str]:
         last = broken[-1]
         if last.closed:
             return last.source.text, ""
-        return "", f"the code block is not closed and does not parse: {last.source.error}; {_ONE_BLOCK}"
+        return "", f"the code block is not closed and does not parse: {last.source.error}; {ONE_BLOCK}"
     return "", _why_nothing(candidates, usable, entry)
 
 
@@ -158,9 +158,9 @@ def _module(path: str) -> str:
 
 def _why_nothing(candidates: Sequence[Candidate], usable: Sequence[Candidate], entry: str) -> str:
     if any(one.source.transcript for one in candidates):
-        return f"the reply holds an interpreter session and no source file; {_ONE_BLOCK}"
+        return f"the reply holds an interpreter session and no source file; {ONE_BLOCK}"
     if entry and any(not one.source.error for one in usable):
-        return f"no code in the reply defines `{entry}` at its top level; {_ONE_BLOCK} that does"
+        return f"no code in the reply defines `{entry}` at its top level; {ONE_BLOCK} that does"
     if any(one.source.tests for one in usable):
-        return f"the reply holds tests and no code to be tested; {_ONE_BLOCK}"
-    return f"the reply holds no code; {_ONE_BLOCK}"
+        return f"the reply holds tests and no code to be tested; {ONE_BLOCK}"
+    return f"the reply holds no code; {ONE_BLOCK}"

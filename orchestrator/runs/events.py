@@ -12,7 +12,7 @@ from orchestrator.runs.states import RunState
 from orchestrator.workflows import ModelTokens, Outcome, WorkflowEvent
 
 TOKEN_DELAY = timedelta(milliseconds=100)  # tokens of so long become one event
-TOKEN_CHARS = 16 * 1024  # or of so many characters
+TOKEN_CHARS = 16 * 1024  # or of so many characters, at most 64 KiB; no event has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +142,6 @@ class Recorder:
             self._timer = None
         pending, self._pending = self._pending, {}
         for attempt, pieces in pending.items():
-            if text := "".join(pieces):
-                self._log.append(ModelTokens(attempt, text))
+            text = "".join(pieces)
+            for start in range(0, len(text), TOKEN_CHARS):
+                self._log.append(ModelTokens(attempt, text[start : start + TOKEN_CHARS]))

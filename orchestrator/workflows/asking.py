@@ -5,7 +5,7 @@ was tried before.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -40,6 +40,7 @@ from orchestrator.workflows.state import (
 )
 
 WARM_TEMPERATURE = 0.8  # another sample must differ from the last; at 0.2 small models repeat themselves
+MOST_FILES, MOST_BYTES = 64, 1024 * 1024  # of a whole solution, as of a request's files: a result fits one message
 _MAX_PATH_BYTES, _MAX_PART_BYTES = 1024, 255  # the sandbox's own limits
 
 
@@ -116,7 +117,9 @@ def _without_code(plan: Plan, verdict: Verdict, summary: str, elapsed: float) ->
 
 async def _take(reply: Reply, plan: Plan, context: CodegenContext, elapsed: float) -> CodegenState:
     """Makes a draft of the reply's code, or an attempt that says why there is none."""
-    files, fault = read_code(reply, context.task)
+    files, fault = await asyncio.to_thread(read_code, reply, context.task)  # parsing may take a second
+    whole = () if fault else overlay(await _below(plan, context), files)
+    fault = fault or too_much(files, whole)
     replied = ModelReplied(plan.number, reply.model, reply.finish_reason, reply.usage, reply.duration, fault)
     context.emit(replied)
     found: CodegenState = {"usage": reply.usage, "draft": None}
@@ -128,7 +131,7 @@ async def _take(reply: Reply, plan: Plan, context: CodegenContext, elapsed: floa
             usage=reply.usage,
         )
         return {**found, "attempts": [attempt]}
-    code_hash = await save_files(context.artifacts, overlay(await _below(plan, context), files))
+    code_hash = await save_files(context.artifacts, whole)
     if (owner := context.progress.claim(code_hash, plan.number)) != plan.number:
         summary = f"the same code as attempt {owner}, not executed again"
         attempt = _without_code(plan, Verdict.DUPLICATE, summary, elapsed)
@@ -165,6 +168,15 @@ def read_code(reply: Reply, task: CodegenTask) -> tuple[tuple[File, ...], str]:
     if task.solution_path not in files and all(file.path != task.solution_path for file in task.files):
         return (), f"the reply does not hold the file {task.solution_path}"
     return tuple(File(path, text.encode("utf-8", "replace")) for path, text in files.items()), ""
+
+
+def too_much(files: Sequence[File], whole: Iterable[File]) -> str:
+    """What is wrong with the size of a reply's files, or of the solution that they make; empty where nothing is."""
+    if len(files) > MOST_FILES:
+        return f"the reply has {len(files)} files, and at most {MOST_FILES} are allowed; answer with fewer"
+    if (size := sum(len(file.content) for file in whole)) > MOST_BYTES:
+        return f"the files have {size} bytes in all, and at most {MOST_BYTES} are allowed; answer with less code"
+    return ""
 
 
 def _placed(files: Mapping[str, str], task: CodegenTask) -> Mapping[str, str]:

@@ -168,7 +168,9 @@ async def run_candidate(graph: Graph, state: CodegenState, context: CodegenConte
 
 
 def _unfinished(plan: Plan, verdict: Verdict, summary: str, context: CodegenContext) -> CodegenState:
-    fragment: CodegenState = {"attempts": [Attempt(plan.number, plan.strategy, verdict, summary=summary)]}
+    known = context.progress.find(plan.number)  # what it had got to when it was broken off
+    attempt = known or Attempt(plan.number, plan.strategy, verdict, summary=summary)
+    fragment: CodegenState = {"attempts": [attempt]}
     _publish(fragment, context)
     return fragment
 

@@ -26,6 +26,7 @@ _MESSAGE_CHARS = 1200
 _VALUE_CHARS = 300
 _SOURCE_CHARS = 3000  # a longer test says less than its failure does
 _WHERE = re.compile(r"^ *\+ +where (?P<value>.+) = (?P<call>[\w.]+\(.*\))$", re.MULTILINE)  # pytest's own explanation
+_TESTS_INTRO = "It must pass these tests, which are in another file (do not repeat them):\n\n"
 _RANK_FAILURE, _RANK_TESTS, _RANK_FILES = 1, 2, 3
 
 
@@ -95,7 +96,7 @@ def _parts(plan: Plan, task: CodegenTask, base: Base | None) -> Iterator[Part]:
 def _test_parts(task: CodegenTask) -> Iterator[Part]:
     sources = [*task.tests, *([File("check", task.check_script.encode())] if task.check_script else [])]
     for number, file in enumerate(sources):
-        intro = "" if number else ("It must pass these tests:\n\n" if task.tests else "This program checks it:\n\n")
+        intro = "" if number else (_TESTS_INTRO if task.tests else "This program checks it:\n\n")
         yield Part("tests", f"{intro}{_file_text(file)}", _RANK_TESTS)
 
 

@@ -141,7 +141,7 @@ def _pass_summary(report: TestReport) -> str:
 def _program_summary(execution: Execution) -> str:
     if execution.status is ExecutionStatus.SUCCEEDED:
         return "it ran to its end (exit code 0)"
-    if execution.status is ExecutionStatus.FAILED:
+    if execution.status is ExecutionStatus.FAILED and execution.exit_code:
         error = last_line(execution.stderr.text())
         return f"exit code {execution.exit_code}" + (f": {error}" if error else "")
     return execution.reason or f"it ended as {execution.status.value}"

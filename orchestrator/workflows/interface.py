@@ -35,9 +35,19 @@ def _names_from(tree: ast.Module, module: str) -> Iterable[str]:
         elif isinstance(node, ast.Import):
             aliases |= {alias.asname or alias.name for alias in node.names if alias.name == module}
     used = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not node.attr.startswith("__"))
+    most = module.count(".") + 1
     for node in sorted(used, key=lambda one: (one.lineno, one.col_offset)):
-        if ast.unparse(node.value) in aliases:
+        if _dotted(node.value, most) in aliases:
             yield node.attr
+
+
+def _dotted(node: ast.expr, most: int) -> str:
+    """`a.b.c` as it is written; empty where it is anything else, or has more than `most` names."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute) and len(names) < most:
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
 
 
 def test_source(tests: Iterable[File], node_id: str) -> str:

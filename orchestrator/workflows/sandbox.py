@@ -206,12 +206,13 @@ class TestReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgramJob:
-    """Run the file at `entry` among `files`."""
+    """Run the file at `entry` among `files`, with `args` as its arguments."""
 
     files: tuple[File, ...]
     entry: str
     environment: str = ""
     limits: Limits = field(default_factory=Limits)
+    args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import TypeVar
 
 from orchestrator.errors import ArtifactError, SandboxBusy, SandboxError, SandboxUnavailable
-from orchestrator.workflows.artifacts import FileSet, load, load_files, overlay, save
+from orchestrator.workflows.artifacts import FileSet, load, load_files, save
+from orchestrator.workflows.checking import check_run
 from orchestrator.workflows.context import CodegenContext
-from orchestrator.workflows.events import ExecutionFinished
+from orchestrator.workflows.events import AttemptFinished, ExecutionFinished
 from orchestrator.workflows.failures import (
     error_count,
     fingerprint,
@@ -27,7 +28,6 @@ from orchestrator.workflows.failures import (
 from orchestrator.workflows.sandbox import (
     Execution,
     ExecutionStatus,
-    File,
     ProgramJob,
     ReportOutcome,
     TestJob,
@@ -35,7 +35,6 @@ from orchestrator.workflows.sandbox import (
 )
 from orchestrator.workflows.state import BUILDS_ON_BASE, Attempt, CodegenState, Draft, Outcome, Stop, Verdict
 
-CHECK_PATH = "codemend_check.py"  # beside the solution; a file of this name among the candidate's gives way
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between two tries, doubled each time
 _DEADLINE_MARGIN = timedelta(seconds=1)  # the run's own clock must end a call before the call's deadline does
 
@@ -57,6 +56,9 @@ async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
             async with asyncio.timeout(context.remaining()) as limit:
                 report, execution = await _patiently(context, lambda: _run(files, context))
             return {"draft": None, "attempts": [await _judge(draft, report, execution, context, loop.time() - started)]}
+        except asyncio.CancelledError:
+            _keep(draft, context, loop.time() - started)
+            raise
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -71,6 +73,14 @@ async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
     verdict = Verdict.ERROR if stop.outcome is Outcome.ERROR else Verdict.STOPPED
     attempt = unexecuted(draft, verdict, stop.reason, loop.time() - started)
     return {"draft": None, "attempts": [attempt], "stop": stop}
+
+
+def _keep(draft: Draft, context: CodegenContext, elapsed: float) -> None:
+    """Records a draft whose execution is cancelled: a node that is broken off returns nothing, and its code counts."""
+    winner = context.race.winner
+    reason = f"stopped: attempt {winner} passed first" if winner else "cancelled while the code was executed"
+    for attempt in context.progress.apply({"attempts": [unexecuted(draft, Verdict.STOPPED, reason, elapsed)]}):
+        context.emit(AttemptFinished(attempt))
 
 
 def unexecuted(draft: Draft, verdict: Verdict, reason: str, elapsed: float = 0.0) -> Attempt:
@@ -94,11 +104,10 @@ async def _run(files: FileSet, context: CodegenContext) -> Ran:
     if task.tests:
         tests = TestJob(files, task.tests, options.environment, options.limits)
         return await context.sandbox.run_tests(tests, deadline=deadline)
-    entry = task.solution_path
     if task.check_script:
-        entry = CHECK_PATH
-        files = overlay(files, [File(CHECK_PATH, task.check_script.encode("utf-8", "replace"))])
-    program = ProgramJob(files, entry, options.environment, options.limits)
+        check = check_run(files, task.check_script, options)
+        return None, check.judged(await context.sandbox.run_program(check.job, deadline=deadline))
+    program = ProgramJob(files, task.solution_path, options.environment, options.limits)
     return None, await context.sandbox.run_program(program, deadline=deadline)
 
 

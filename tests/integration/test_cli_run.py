@@ -61,6 +61,14 @@ async def test_plain_lines_tell_each_attempt_and_the_compared_values(cli):
     assert lines[-3:] == ["--- solution.py", "def double(x):", "    return x * 2"]
 
 
+async def test_a_place_that_cannot_be_written_to_is_refused_before_the_model_is_asked(cli, tmp_path):
+    (tmp_path / "taken").write_text("")
+    done, model = await cli([RIGHT], "Write double(x).", "--tests", "test_solution.py", "--out", "taken")
+    assert done.code == 2
+    assert "--out: cannot write below 'taken'" in done.err
+    assert not model.requests
+
+
 async def test_json_lines_are_the_contracts_messages(cli):
     done, _ = await cli([RIGHT], "Write double(x).", "--tests", "test_solution.py", "--json")
     assert done.code == 0

@@ -1,13 +1,15 @@
 """`codemend exec` and `codemend test` as a person uses them: a real process, a real sandbox."""
 
+import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.cli import outcome_of, run_cli, started_cli
+from support.cli import CLI_SECONDS, command_line, environment, outcome_of, run_cli, started_cli
 from support.sandbox import running_sandbox
 from support.waiting import until
 
@@ -163,6 +165,55 @@ async def test_closed_pipe_ends_the_command_without_a_traceback(sandbox, tmp_pat
         await process.wait()
     assert process.returncode == 141
     assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+async def test_nobody_who_reads_the_verdict_is_no_failed_test(sandbox, tmp_path, extra):
+    write(tmp_path, solution="def double(x):\n    return x * 2\n", test_solution=TESTS)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ["test", "--solution", "solution.py", "--tests", "test_solution.py", "--sandbox-address", sandbox]
+    assert await ended_with_stdout(writer, *command, *extra, cwd=tmp_path) == (141, "")
+
+
+async def test_doctor_says_nothing_of_the_machine_when_its_reader_has_left(sandbox, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert await ended_with_stdout(writer, "doctor", "--sandbox-address", sandbox, cwd=tmp_path) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("test", "--solution", "solution.py", "--tests", "test_solution.py"),
+        ("test", "--solution", "solution.py", "--tests", "test_solution.py", "--json"),
+        ("exec", "prog.py"),
+    ],
+)
+async def test_a_full_disk_is_told_in_one_line(sandbox, tmp_path, command):
+    write(tmp_path, solution="def double(x):\n    return x * 2\n", test_solution=TESTS, prog="print('x')\n")
+    full = os.open("/dev/full", os.O_WRONLY)
+    code, err = await ended_with_stdout(full, *command, "--sandbox-address", sandbox, cwd=tmp_path)
+    assert (code, err) == (3, "codemend: cannot write the output: No space left on device\n")
+
+
+async def ended_with_stdout(descriptor: int, *arguments: str, cwd: Path) -> tuple[int, str]:
+    """Runs a command whose stdout is `descriptor`, which is closed here; its exit code and what it said on stderr."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command_line(*arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=cwd,
+            env=environment(),
+        )
+    finally:
+        os.close(descriptor)
+    async with asyncio.timeout(CLI_SECONDS):
+        _, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, err.decode()
 
 
 async def test_test_command_shows_the_failing_assertion_with_its_values(cli, tmp_path):

@@ -124,6 +124,75 @@ async def test_a_check_script_cannot_be_replaced_by_the_candidate(service: Servi
     assert outcome(run) == "FAILED"
 
 
+@pytest.mark.parametrize(
+    "ending",
+    ["import sys; sys.exit(0)", "exit()", "raise SystemExit", "import os; os._exit(0)", "exec('raise SystemExit(0)')"],
+)
+async def test_code_that_ends_the_program_before_the_check_is_done_is_no_pass(service: Service, ending: str) -> None:
+    check = "from solution import add\nassert add(2, 2) == 4\n"
+    async with service([fence(f"def add(a, b):\n    return a - b\n\n{ending}")]) as (client, _):
+        run = await client.generate(spec(check_script=check, max_attempts=1))
+    assert outcome(run) == "FAILED"
+    assert "before the check came to its end" in run.result.attempts[0].summary
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "import sys\nfrom solution import add\nsys.exit(0 if add(2, 2) == 4 else 1)\n",
+        "from solution import add\nassert add(2, 2) == 4\nexit()\n",
+        (
+            "import unittest\nfrom solution import add\nclass Adds(unittest.TestCase):\n"
+            "    def test_it(self): self.assertEqual(add(2, 2), 4)\nif __name__ == '__main__': unittest.main()\n"
+        ),
+        "import atexit, solution\natexit.register(print, 'late', end='')\nassert solution.add(2, 2) == 4\n",
+        "import sys, solution\nassert solution.add(2, 2) == 4\nsys.stdout.close()\n",
+    ],
+)
+async def test_a_check_may_end_itself_in_any_usual_way(service: Service, check: str) -> None:
+    async with service([MINUS, RIGHT]) as (client, _):
+        run = await client.generate(spec(check_script=check))
+    assert outcome(run) == "PASSED"
+    assert strategies(run) == ["draft", "repair"]
+
+
+async def test_what_a_check_prints_comes_back_without_anything_of_ours(service: Service) -> None:
+    check = "import sys\nimport solution\nprint(sys.argv, __name__, __file__, end='')\n"
+    async with service([RIGHT]) as (client, _):
+        run = await client.generate(spec(check_script=check))
+    printed = run.result.execution.stdout.head.decode()
+    assert printed.startswith("['")
+    assert printed.endswith("codemend_check.py")
+    assert "__main__" in printed
+
+
+async def test_a_reply_of_too_many_files_is_unusable(service: Service) -> None:
+    many = "".join(fence(f"# file: m{number}.py\nx = {number}") + "\n" for number in range(70))
+    async with service([many + fence("# file: solution.py\ndef add(a, b):\n    return a + b"), RIGHT]) as (client, _):
+        run = await client.generate(spec(tests=TESTS))
+    assert outcome(run) == "PASSED"
+    assert "71 files, and at most 64" in run.result.attempts[0].summary
+
+
+async def test_a_reply_without_end_is_cut_off_and_told_in_events_that_fit(service: Service) -> None:
+    endless = Scripted(text=fence("x = '" + "é" * 5_000_000 + "'"), chunk_chars=2_000_000)
+    async with service([endless]) as (client, _):
+        run = await client.generate(spec(tests=TESTS, max_attempts=1))
+        events = await client.events(run.run_id)
+    assert outcome(run) == "FAILED"
+    assert "cut off" in run.result.attempts[0].summary
+    texts = [event.model_tokens.text for event in events if event.HasField("model_tokens")]
+    assert max(len(text.encode()) for text in texts) <= 64 * 1024
+    assert len("".join(texts)) == 1024 * 1024
+
+
+async def test_trusted_tests_of_any_depth_are_read(service: Service) -> None:
+    deep = {"test_solution.py": TESTS["test_solution.py"] + "s = 'x'" + ".replace('a', 'b')" * 300 + "\n"}
+    async with service([RIGHT]) as (client, _):
+        run = await client.generate(spec(tests=deep))
+    assert outcome(run) == "PASSED"
+
+
 async def test_when_attempts_are_used_up_the_best_one_is_delivered_and_named(service: Service) -> None:
     async with service([TIMES, TEN, ZERO, MINUS]) as (client, _):
         run = await client.generate(spec(tests=TESTS, max_attempts=4))

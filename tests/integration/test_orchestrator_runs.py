@@ -149,6 +149,24 @@ async def test_cancelling_a_run_kills_its_sandbox_job_and_delivers_the_best_atte
     assert b"a - b" in ended.result.files[0].content
 
 
+async def test_a_run_cancelled_while_its_first_draft_is_executed_delivers_that_draft(
+    sandbox: str, tmp_path: Path
+) -> None:
+    async with (
+        scripted_openai([LOOP]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path) as client,
+    ):
+        run = await client.create(spec(tests=TESTS))
+        await client.wait_for(run.run_id, lambda event: event.node_started.node == "execute")
+        ended = await client.cancel(run.run_id, "enough")
+        events = await client.events(run.run_id)
+    assert ended.result.outcome == pb.RUN_OUTCOME_CANCELLED
+    assert ended.result.delivered_attempt == 1
+    assert [file.path for file in ended.result.files] == ["solution.py"]
+    assert [attempt.summary for attempt in ended.result.attempts] == ["cancelled while the code was executed"]
+    assert [event.attempt.number for event in events if event.HasField("attempt")] == [1]
+
+
 async def test_cancelling_an_ended_run_leaves_it_as_it_is(sandbox: str, tmp_path: Path) -> None:
     async with (
         scripted_openai([RIGHT]) as model,

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from datetime import timedelta
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from orchestrator.cli import client
-from orchestrator.cli.delivery import write_files
+from orchestrator.cli.delivery import prepare, write_files
 from orchestrator.cli.errors import ExitCode, ServiceFault, UsageFault
 from orchestrator.cli.execute import exit_code
 from orchestrator.cli.model import orchestrator_environment
@@ -204,3 +205,12 @@ def test_model_options_must_fit_together():
         orchestrator_environment(model_url="", model="m", embedded_model="1.5b")
     with pytest.raises(UsageFault, match=r"^--model-url: 'ftp://x' is no"):
         orchestrator_environment(model_url="ftp://x", model="", embedded_model="1.5b")
+
+
+def test_a_place_that_cannot_be_written_to_is_found_before_there_is_anything_to_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/made")):
+        with pytest.raises(UsageFault, match="--out: cannot write below"):
+            prepare(place)
+    prepare(tmp_path / "new" / "place")
+    assert list((tmp_path / "new" / "place").iterdir()) == []

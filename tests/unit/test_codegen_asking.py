@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.models import CallOptions, ModelSpec, Reply, Usage
-from orchestrator.workflows.asking import WARM_TEMPERATURE, call_options, is_safe_path, read_code
+from orchestrator.workflows.asking import (
+    MOST_BYTES,
+    MOST_FILES,
+    WARM_TEMPERATURE,
+    call_options,
+    is_safe_path,
+    read_code,
+    too_much,
+)
 from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.sandbox import Execution, ExecutionStatus, File, ReportOutcome, TestOutcome, TestReport
 from orchestrator.workflows.spec import CodegenTask, RunOptions
@@ -108,6 +116,15 @@ def test_after_a_cut_the_room_is_doubled_as_far_as_the_context_allows():
     assert call_options(Plan(wide=True), context(models=large)).max_output_tokens == 4096
     larger = {"coder": CallOptions(max_output_tokens=7000)}
     assert call_options(Plan(wide=True), context(models=larger)).max_output_tokens == 7000
+
+
+def test_a_solution_has_a_limit_of_files_and_bytes():
+    small = [File(f"m{number}.py", b"x") for number in range(MOST_FILES)]
+    assert not too_much(small, small)
+    assert "65 files" in too_much([*small, File("n.py", b"x")], small)
+    large = [File("base.py", b"x" * MOST_BYTES), File("m.py", b"x")]
+    assert not too_much(small, large[:1])
+    assert f"{MOST_BYTES + 1} bytes" in too_much(small, large)
 
 
 @pytest.mark.parametrize("outcome", list(ReportOutcome))

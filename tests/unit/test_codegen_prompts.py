@@ -211,6 +211,20 @@ def test_names_that_the_tests_take_are_found(source, expected):
 
 def test_names_are_found_for_a_module_in_a_package():
     assert required_names([File("t.py", b"from pkg.mod import f")], "pkg/mod.py") == ("f",)
+    assert required_names([File("t.py", b"import pkg.mod\npkg.mod.g(1)\nother.pkg.mod.h(1)")], "pkg/mod.py") == ("g",)
+
+
+@pytest.mark.parametrize(
+    "deep", ["'x'" + ".replace('a', 'b')" * 300, f"({'+'.join(['1'] * 1500)}).real", "a" + ".b" * 300]
+)
+def test_expressions_of_any_depth_hide_no_name(deep):
+    source = f"import solution\nsolution.add(1, 2)\ns = {deep}\n"
+    assert required_names([File("t.py", source.encode())], "solution.py") == ("add",)
+
+
+def test_tests_that_are_too_deep_to_parse_name_nothing():
+    source = "from solution import add\n" + "(" * 100_000
+    assert required_names([File("t.py", source.encode())], "solution.py") == ()
 
 
 def test_the_entry_point_comes_first():

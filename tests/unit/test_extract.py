@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -281,3 +282,29 @@ WORDS = st.lists(st.sampled_from(["a", "```", "~~~~", "```python", "", "  x", "'
 def test_valid_code_comes_back_as_it_was(text, mark):
     code = f"TEXT = {text!r}\nLINES = '''\n{text.replace(chr(39), '').replace(chr(92), '')}\n'''\n\n\n{F}"
     assert one(fenced(code, "python", mark * 6)) == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\nfoo bar\n```\n" * 30_000,
+        "```python\nx = 1\n```\n" * 20_000,
+        "```\n" * 100_000,
+        "```markdown\n" + "~~~\nx\n~~~\n" * 40_000 + "```\n",
+        "def f(x\n" * 20_000,
+        "Note '''\n" * 20_000,
+        "<think>a</think>\n" * 25_000,
+        "a\n" + "</think>\n" * 50_000,
+        "`" * 200_000 + "a" + "`" * 199_999,
+    ],
+)
+def test_a_degenerate_reply_is_refused_within_seconds(text):
+    started = time.monotonic()
+    found = extract_code(text, finish_reason="stop", default_path="solution.py")
+    assert found.fault
+    assert time.monotonic() - started < 10
+
+
+def test_a_reply_over_the_limit_is_not_read():
+    found = extract_code("x = 1\n" * 200_000, finish_reason="stop", default_path="solution.py")
+    assert "more than 524288 characters" in found.fault

@@ -56,6 +56,27 @@ def test_a_content_that_never_ends_keeps_its_first_closing_fence():
     assert (first.content, first.closed) == ("a\n", True)
 
 
+def test_every_line_is_looked_at_a_bounded_number_of_times(monkeypatch):
+    looked_at = 0
+
+    class Counted:
+        @staticmethod
+        def fullmatch(line):
+            nonlocal looked_at
+            looked_at += 1
+            return pattern.fullmatch(line)
+
+    pattern = fences._FENCE
+    monkeypatch.setattr(fences, "_FENCE", Counted)
+    text = "```\nfoo bar\n```\n" * 400
+    assert len(scan(text, lambda _info, _content: False)) == 400
+    assert looked_at <= 2 * len(text.split("\n"))
+
+
+def test_of_countless_blocks_one_more_than_the_most_is_read():
+    assert len(scan("```\na\n```\n" * 5000)) == fences.MOST_BLOCKS + 1
+
+
 @given(st.text().filter(lambda text: "\r" not in text), st.sampled_from("`~"))
 def test_any_text_comes_back_from_a_fence_that_is_long_enough(text, mark):
     fence = mark * (max([3, *(len(run) + 1 for run in text.split("\n"))]))

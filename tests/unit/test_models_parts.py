@@ -12,9 +12,14 @@ from pydantic import BaseModel
 
 from orchestrator import models
 from orchestrator.models import (
+    CallOptions,
     ContextTooLong,
+    EmbeddedModel,
+    EmbeddedSettings,
     Message,
     ModelError,
+    ModelGateway,
+    ModelRejected,
     ModelSpec,
     Usage,
     errors,
@@ -28,6 +33,15 @@ from orchestrator.models.messages import estimate_prompt
 from orchestrator.models.reasoning import separate
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+async def test_a_model_of_another_name_is_refused_before_the_embedded_one_is_fetched(tmp_path):
+    settings = EmbeddedSettings(tmp_path / "cache", model="0.5b")
+    embedded = EmbeddedModel(settings)
+    gateway = ModelGateway({"coder": ModelSpec(base_url="", model="")}, embedded=embedded)
+    with pytest.raises(ModelRejected, match=f"no model 'gpt-x'.*{embedded.name}"):
+        await gateway.complete("coder", [Message("user", "hello")], options=CallOptions(model="gpt-x"))
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(
