@@ -172,7 +172,7 @@ class Supervision:
             self.end = message
             self._stop_timers()
             self._timers.append(self._loop.call_later(_COLLECT_S, self._kill_now))
-        else:
+        elif "cpu" in message:
             self.end |= message
 
     def _watch_cpu(self) -> None:
