@@ -46,6 +46,7 @@ class Supervision:
         self.started_ns = 0
         self.end: dict[str, Any] = {}
         self._fault = ""
+        self._unconfined = False
         self._handle = -1
         self._must_die = False
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -86,7 +87,7 @@ class Supervision:
         except asyncio.CancelledError:
             await asyncio.shield(self._destroy())
             raise
-        if not self.started_ns or (self._fault and not self.end):
+        if not self.started_ns or self._unconfined:
             raise CellUnavailable(self._fault or "the cell ended before its program started")
 
     async def _destroy(self) -> None:
@@ -161,6 +162,7 @@ class Supervision:
     def _take_message(self, message: dict[str, Any]) -> None:
         if "fault" in message:
             self._fault = str(message["fault"])
+            self._unconfined = self._unconfined or "unconfined" in message  # then nothing of the program has run
         elif "started" in message:
             self.started_ns = message["started"]
             _resolve(self._started)

@@ -60,7 +60,8 @@ def main(
         os.chdir(rootfs.WORK)
         environment = _environment(job["env"])
     except BaseException as error:
-        control.send(json.dumps({"fault": f"confine: {type(error).__name__}: {error}"[:2000]}).encode())
+        text = f"confine: {type(error).__name__}: {error}"[:2000]
+        control.send(json.dumps({"fault": text, "unconfined": True}).encode())
         os._exit(_NOT_SET_UP)
     control.detach()  # closed with the others
     report = _descriptors(fds, kept)
