@@ -9,6 +9,8 @@ from datetime import timedelta
 from enum import StrEnum
 
 MIB = 1024 * 1024
+PAGE_BYTES = 4096
+"""What the smallest file takes of a job's disk."""
 
 
 class Status(StrEnum):
@@ -67,7 +69,7 @@ class Limits:
     @property
     def inodes(self) -> int:
         """Files and directories that fit: one for every page (4,096 bytes) of the disk limit."""
-        return max(self.disk_bytes // 4096, 16)
+        return max(self.disk_bytes // PAGE_BYTES, 16)
 
 
 LIMIT_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Limits))
@@ -101,6 +103,11 @@ class File:
     path: str
     content: bytes
     executable: bool = False
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes of a job's disk: whole pages."""
+        return -(-len(self.content) // PAGE_BYTES) * PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

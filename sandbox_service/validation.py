@@ -20,7 +20,6 @@ MAXIMUM_CONTENT_BYTES = 3 * MIB
 MAXIMUM_ARGUMENTS = 1024
 MAXIMUM_ARGUMENT_BYTES = 128 * 1024
 MAXIMUM_STDIN_BYTES = MIB
-PAGE_BYTES = 4096  # what the smallest file takes of a job's disk
 MAXIMUM_VARIABLES = 64
 MAXIMUM_VARIABLE_BYTES = 32 * 1024
 MAXIMUM_PATTERNS = 32
@@ -172,7 +171,7 @@ def _check_choice(value: str, field: str, known: Collection[str], found: Violati
 def _check_sizes(files: Sequence[File], tests: Sequence[File], limits: Limits, parent: str, found: Violations) -> None:
     prefix = f"{parent}." if parent else ""
     total = sum(len(file.content) for file in (*files, *tests))
-    laid_out = sum(-(-len(file.content) // PAGE_BYTES) * PAGE_BYTES for file in files)
+    laid_out = sum(file.disk_bytes for file in files)
     if total > MAXIMUM_CONTENT_BYTES:
         found.add(f"{prefix}files", f"all files together hold {total} bytes; at most {MAXIMUM_CONTENT_BYTES}")
     elif laid_out > limits.disk_bytes > 0:

@@ -13,7 +13,6 @@ from sandbox_service.guest.collect import MAX_FILES, MAX_TOTAL_BYTES
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MAX_HEADER_BYTES = 8 * 1024 * 1024  # two lists of 256 paths of 1,024 characters, each at most 12 bytes in JSON
-_PAGE_BYTES = 4096
 _CELL_INODES = 16
 """Directories that every cell has; neither they nor what the caller gives count against the program's own."""
 _SPARE_PROCESSES = 16
@@ -40,7 +39,7 @@ def header(
             "open_files": limits.open_files,
             "rlimit_processes": limits.processes + (_SPARE_PROCESSES if memory_counted else 0),
             "address_space": 0 if memory_counted else limits.memory_bytes,
-            "disk_bytes": limits.disk_bytes + sum(-(-len(file.content) // _PAGE_BYTES) * _PAGE_BYTES for file in tests),
+            "disk_bytes": limits.disk_bytes + sum(file.disk_bytes for file in tests),
             "inodes": limits.inodes + _CELL_INODES + sum(1 + file.path.count("/") for file in (*job.files, *tests)),
         },
     }

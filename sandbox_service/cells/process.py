@@ -29,7 +29,7 @@ from sandbox_service.domain import (
     Status,
     TestRun,
 )
-from sandbox_service.errors import CellUnavailable, InvalidJob
+from sandbox_service.errors import CellUnavailable
 from sandbox_service.guest.rootfs import JOB_UID
 from sandbox_service.languages import LANGUAGES
 
@@ -38,7 +38,6 @@ _HOST_UID_BASE = 790_000_000
 """First of the host's user ids that jobs get: far above those of people, services and subordinate id ranges. Each job
 gets the next one, so that nothing that the kernel keeps for a user (keys, for one) is there for a later job."""
 _HOST_UIDS = 100_000_000
-_PAGE_BYTES = 4096
 _GROUP_GONE_TRIES, _GROUP_GONE_PAUSE_S = 200, 0.01
 
 
@@ -111,10 +110,6 @@ class ProcessCells:
 
     async def run(self, job: Job, sink: OutputSink | None = None) -> JobOutcome:
         """Runs one job in a fresh cell. See CellKind.run for what it raises."""
-        needed = sum(-(-len(file.content) // _PAGE_BYTES) * _PAGE_BYTES for file in job.files)
-        if needed > job.limits.disk_bytes:
-            text = f"the job's own files need {needed} bytes, the limit is {job.limits.disk_bytes}"
-            raise InvalidJob(("limits.disk_bytes", text))
         language = LANGUAGES[job.language]
         name, start = language.start_tests(job) if isinstance(job, TestRun) else language.start_program(job)
         number = next(self._numbers)

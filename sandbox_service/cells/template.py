@@ -170,17 +170,12 @@ async def _write(process: asyncio.subprocess.Process, config: dict[str, Any]) ->
 
 async def _writable(handle: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    free: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(handle, _resolve, free)
+    free = asyncio.Event()
+    loop.add_writer(handle, free.set)
     try:
-        await free
+        await free.wait()
     finally:
         loop.remove_writer(handle)
-
-
-def _resolve(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
 
 
 def _package_paths(*roots: str) -> list[str]:
