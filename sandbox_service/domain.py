@@ -26,6 +26,7 @@ class Status(StrEnum):
     PROCESS_LIMIT = "PROCESS_LIMIT"
     SIGNALED = "SIGNALED"
     CANCELLED = "CANCELLED"
+    VIOLATION = "VIOLATION"
 
 
 class ReportOutcome(StrEnum):
@@ -37,6 +38,8 @@ class ReportOutcome(StrEnum):
     NO_TESTS = "NO_TESTS"
     TIMED_OUT = "TIMED_OUT"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    TAMPERED = "TAMPERED"
+    INCOMPLETE = "INCOMPLETE"
 
 
 class TestOutcome(StrEnum):
@@ -51,6 +54,16 @@ class TestOutcome(StrEnum):
     XFAILED = "XFAILED"
     XPASSED = "XPASSED"
     UNFINISHED = "UNFINISHED"
+
+
+class TestIsolation(StrEnum):
+    """Where the code under test runs: AUTO is SEPARATE where the tests exchange only plain data with it."""
+
+    __test__ = False
+
+    AUTO = "AUTO"
+    SEPARATE = "SEPARATE"
+    SHARED = "SHARED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,53 @@ class File:
         return -(-len(self.content) // PAGE_BYTES) * PAGE_BYTES
 
 
+class EntryKind(StrEnum):
+    """What lies at a path of a workspace. Nothing else is kept there."""
+
+    FILE = "FILE"
+    DIRECTORY = "DIRECTORY"
+    LINK = "LINK"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a session's workspace. Names and link targets are bytes, since that is what they are to a kernel."""
+
+    path: bytes
+    kind: EntryKind
+    content: bytes = b""
+    """A file's bytes, or a link's target."""
+    executable: bool = False
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes of a session's disk: whole pages, at least one."""
+        return max(-(-len(self.content) // PAGE_BYTES), 1) * PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceChanges:
+    """What a job did to its workspace: entries that are new or changed, and paths that are gone.
+
+    `left_out` are paths of things that no workspace keeps (devices, FIFOs, sockets).
+    """
+
+    written: tuple[Entry, ...] = ()
+    removed: tuple[bytes, ...] = ()
+    left_out: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """For whom a cell is: cells that are reused are reused within one of these only. Empty: no session, no tenant."""
+
+    tenant: str = ""
+    session: str = ""
+
+
+NO_LEASE = Lease()
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """One program to run: either `entry` (a path among `files`, run by the language) or `argv` is set."""
@@ -124,11 +184,13 @@ class Program:
     collect: Sequence[str] = ()
     language: str = "python"
     environment: str = "base"
+    workspace: Sequence[Entry] | None = None
+    """What lies in the working directory before `files`, in a session; the outcome then tells what changed there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """Tests to run against files. `select` holds node ids; empty: all tests."""
+    """Tests to run against files. `select` holds node ids; empty: all tests. `workspace` as in Program."""
 
     __test__ = False
 
@@ -140,6 +202,9 @@ class TestRun:
     collect: Sequence[str] = ()
     language: str = "python"
     environment: str = "base"
+    workspace: Sequence[Entry] | None = None
+    isolation: TestIsolation = TestIsolation.AUTO
+    coverage: bool = False
 
 
 Job = Program | TestRun
@@ -235,6 +300,37 @@ class CollectionError:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegrityCheck:
+    """One check of a test run's integrity, by its stable name."""
+
+    name: str
+    held: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """How far the outcome of a test run can be trusted: SEPARATE or SHARED, why, and what was checked."""
+
+    isolation: TestIsolation
+    reason: str = ""
+    checks: tuple[IntegrityCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileCoverage:
+    """What tests reached of one file: line numbers, and branches as pairs of lines (negative: a block's exit)."""
+
+    path: str
+    statements: int
+    missing_lines: tuple[int, ...] = ()
+    missing: int = 0
+    branches: int = 0
+    missing_branches: tuple[tuple[int, int], ...] = ()
+    missed_branches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TestReport:
     """What a test run says. `counts` covers all tests; `tests` may be cut by the reply's size (`tests_left_out`)."""
 
@@ -248,11 +344,18 @@ class TestReport:
     collection_errors: tuple[CollectionError, ...] = ()
     framework: str = ""
     duration: timedelta = timedelta()
+    integrity: Integrity | None = None
+    coverage: tuple[FileCoverage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What a cell gives back for a job: the execution, and the report where the job was a test run."""
+    """What a cell gives back for a job.
+
+    The execution, the report where the job was a test run, and the changes where it ran in a session's workspace;
+    None where the cell died before it could tell them.
+    """
 
     result: Result
     report: TestReport | None = None
+    changes: WorkspaceChanges | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
+from codemend.sandbox.v1 import verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from sandbox_service import domain
@@ -21,6 +22,9 @@ TESTS_BYTES = MIB
 MAXIMUM_COLLECTION_ERRORS = 64
 COLLECTION_ERRORS_BYTES = 256 * KIB
 TEST_OUTPUT_BYTES = 8 * KIB
+MAXIMUM_COVERED_FILES = 256
+MAXIMUM_MISSING = 4096
+COVERAGE_BYTES = 128 * KIB
 ENTRY_OVERHEAD = 8  # bytes of tag and length around a message in a list
 
 _COUNT_FIELDS = {
@@ -68,6 +72,8 @@ def report_to(report: domain.TestReport) -> pb.TestReport:
         collection_errors=_fitting_collection_errors(report.collection_errors),
         framework=_text(report.framework, 128),
         duration=_duration(report.duration),
+        integrity=_integrity_to(report.integrity) if report.integrity else None,
+        coverage=_fitting_coverage(report.coverage),
     )
 
 
@@ -164,6 +170,39 @@ def _case_to(case: domain.TestCase, *, with_details: bool) -> pb.TestCase:
         if case.failure is not None:
             message.failure.CopyFrom(_failure_to(case.failure))
     return message
+
+
+def _integrity_to(integrity: domain.Integrity) -> verdicts_pb2.Integrity:
+    return verdicts_pb2.Integrity(
+        isolation=verdicts_pb2.TestIsolation.Value(f"TEST_ISOLATION_{integrity.isolation}"),
+        reason=_text(integrity.reason, KIB),
+        checks=[
+            verdicts_pb2.IntegrityCheck(name=check.name, held=check.held, detail=_text(check.detail, KIB))
+            for check in integrity.checks
+        ],
+    )
+
+
+def _fitting_coverage(files: Iterable[domain.FileCoverage]) -> list[verdicts_pb2.FileCoverage]:
+    """Files in order; one whose lists no longer fit keeps its numbers alone."""
+    messages: list[verdicts_pb2.FileCoverage] = []
+    room = COVERAGE_BYTES
+    for file in tuple(files)[:MAXIMUM_COVERED_FILES]:
+        message = verdicts_pb2.FileCoverage(
+            path=_text(file.path, KIB), statements=file.statements, missing=file.missing,
+            branches=file.branches, missed_branches=file.missed_branches,
+            missing_lines=file.missing_lines[:MAXIMUM_MISSING],
+            missing_branches=[
+                verdicts_pb2.BranchArc(from_line=start, to_line=end)
+                for start, end in file.missing_branches[:MAXIMUM_MISSING]
+            ],
+        )  # fmt: skip
+        if message.ByteSize() + ENTRY_OVERHEAD > room:
+            message.ClearField("missing_lines")
+            message.ClearField("missing_branches")
+        room = max(room - message.ByteSize() - ENTRY_OVERHEAD, 0)
+        messages.append(message)
+    return messages
 
 
 def _failure_to(failure: domain.Failure) -> pb.Failure:

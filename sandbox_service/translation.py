@@ -7,14 +7,20 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
+from codemend.sandbox.v1 import verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from sandbox_service.domain import File, Limits, Program, TestRun
+from sandbox_service.domain import File, Limits, Program, TestIsolation, TestRun
 from sandbox_service.validation import Rules, Violations, check_program, check_test_run, resolve_limits
 
 DEFAULT_LANGUAGE = "python"
 DEFAULT_ENVIRONMENT = "base"
 
+_ISOLATIONS: dict[int, TestIsolation] = {
+    verdicts_pb2.TEST_ISOLATION_UNSPECIFIED: TestIsolation.AUTO,
+    verdicts_pb2.TEST_ISOLATION_SEPARATE: TestIsolation.SEPARATE,
+    verdicts_pb2.TEST_ISOLATION_SHARED: TestIsolation.SHARED,
+}
 _LONGEST_SECONDS = 315_576_000_000  # ten thousand years: what a Duration may hold by its own definition
 
 
@@ -62,10 +68,18 @@ def test_run_from(request: pb.RunTestsRequest, rules: Rules) -> TestRun:
         collect=tuple(request.collect),
         language=request.language or DEFAULT_LANGUAGE,
         environment=request.environment or DEFAULT_ENVIRONMENT,
+        isolation=_isolation_from(request.isolation, found),
+        coverage=request.coverage,
     )
     check_test_run(run, rules, found)
     found.raise_any()
     return run
+
+
+def _isolation_from(value: int, found: Violations) -> TestIsolation:
+    if value not in _ISOLATIONS:
+        found.add("isolation", f"{value} is no TestIsolation that this server knows")
+    return _ISOLATIONS.get(value, TestIsolation.AUTO)
 
 
 def _files_from(messages: Iterable[pb.File]) -> tuple[File, ...]:

@@ -27,6 +27,7 @@ class ExecutionStatus(StrEnum):
     PROCESS_LIMIT = "PROCESS_LIMIT"
     SIGNALED = "SIGNALED"
     CANCELLED = "CANCELLED"
+    VIOLATION = "VIOLATION"
 
 
 class ReportOutcome(StrEnum):
@@ -38,6 +39,8 @@ class ReportOutcome(StrEnum):
     NO_TESTS = "NO_TESTS"
     TIMED_OUT = "TIMED_OUT"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    TAMPERED = "TAMPERED"
+    INCOMPLETE = "INCOMPLETE"
 
 
 class TestOutcome(StrEnum):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sandbox_service.domain import Job, JobOutcome, Protection
+from sandbox_service.domain import NO_LEASE, Job, JobOutcome, Lease, Protection
 
 OutputSink = Callable[[int, bytes], None]
 """Called with 1 (stdout) or 2 (stderr) and the next bytes, on the event loop, as they are read. Must not block."""
@@ -25,8 +25,10 @@ class CellKind(Protocol):
             CellUnavailable: this machine cannot run such cells; the message says what is missing and how to mend it.
         """
 
-    async def run(self, job: Job, sink: OutputSink | None = None) -> JobOutcome:
-        """Runs one job in a fresh cell and returns when the cell is gone.
+    async def run(self, job: Job, sink: OutputSink | None = None, *, lease: Lease = NO_LEASE) -> JobOutcome:
+        """Runs one job in a cell and returns when nothing of the job is left.
+
+        The cell is fresh, unless the kind is set to reuse cells within one lease.
 
         Cancelling the task that awaits this kills the job; nothing of it is left when the cancellation comes out.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from sandbox_service.cells import OutputSink
-from sandbox_service.domain import Isolation, Job, JobOutcome, Protection, Result, Status
+from sandbox_service.domain import NO_LEASE, Isolation, Job, JobOutcome, Lease, Protection, Result, Status
 
 
 class HeldCells:
@@ -15,6 +15,7 @@ class HeldCells:
 
     def __init__(self) -> None:
         self.started: list[Job] = []
+        self.leases: list[Lease] = []
         self.killed: list[Job] = []
         self.sinks: list[OutputSink | None] = []
         self.kill_takes: asyncio.Event | None = None
@@ -24,10 +25,11 @@ class HeldCells:
     async def start(self) -> None:
         """Nothing to start."""
 
-    async def run(self, job: Job, sink: OutputSink | None = None) -> JobOutcome:
+    async def run(self, job: Job, sink: OutputSink | None = None, *, lease: Lease = NO_LEASE) -> JobOutcome:
         """Holds the job."""
         end: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
         self.started.append(job)
+        self.leases.append(lease)
         self.sinks.append(sink)
         self._ends.append(end)
         async with self._changed:
