@@ -1,14 +1,13 @@
-"""Decides what a job's evidence means: which status an execution has and which outcome a test run.
+"""Decides what a job's evidence means: which status an execution has. Of test runs: `report_verdict`.
 
 Pure functions of structured fields.
 """
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from sandbox_service.domain import Limits, ReportOutcome, Status, TestCase, TestOutcome
+from sandbox_service.domain import Limits, Status
 
 
 class Kill(Enum):
@@ -21,7 +20,10 @@ class Kill(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen of a job's end. `wait_status` (as of waitpid) is None where the whole cell died."""
+    """What was seen of a job's end.
+
+    `wait_status` (as of waitpid) is None where the whole cell died; `violation` is the name of a forbidden system call.
+    """
 
     wait_status: int | None
     kill: Kill | None = None
@@ -30,6 +32,7 @@ class Evidence:
     disk_full: bool = False
     file_limit_met: bool = False
     memory_error: bool = False
+    violation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Ending:
 def ending(evidence: Evidence, limits: Limits) -> Ending | None:
     """How a job ended, or None where the evidence does not say: never a success by default."""
     code, number = _decode(evidence.wait_status)
+    if evidence.violation:
+        return Ending(Status.VIOLATION, f"made a forbidden system call: {evidence.violation}", signal=number)
     if evidence.kill is not None:
         reason = _kill_reason(evidence.kill, limits)
         if evidence.process_limit_hits:
@@ -96,74 +101,3 @@ def _name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-_USUAL_EXIT_CODES = frozenset({0, 1, 5})
-"""All passed, some failed, none collected (pytest.ExitCode)."""
-_UNUSUAL_EXIT_CODES = {2: "interrupted", 3: "internal error", 4: "a test asked for is not there"}
-
-
-@dataclass(frozen=True, slots=True)
-class ReportEvidence:
-    """What was seen of a test run.
-
-    Attributes:
-        status: how its process ended.
-        exit_code: what pytest said at its end; None: it never came to it.
-        collected: tests that were to report.
-        tests: tests that did.
-        collection_errors: files that could not be collected.
-        broken: what was wrong with the report itself; empty: nothing.
-    """
-
-    status: Status
-    exit_code: int | None
-    collected: int
-    tests: Sequence[TestCase]
-    collection_errors: int
-    broken: str = ""
-
-
-def outcome(evidence: ReportEvidence) -> tuple[ReportOutcome, str]:
-    """What a test run says, and why. PASSED needs an end, no error, and every collected test reported as expected."""
-    if evidence.broken:
-        return ReportOutcome.ERROR, f"the report broke off: {evidence.broken}"
-    if evidence.status is Status.TIMED_OUT:
-        return ReportOutcome.TIMED_OUT, "the tests were still running at the wall time limit"
-    if evidence.exit_code is None:
-        limited = evidence.status not in (Status.SUCCEEDED, Status.FAILED, Status.SIGNALED)
-        kind = ReportOutcome.LIMIT_EXCEEDED if limited else ReportOutcome.ERROR
-        return kind, f"the process ended before it had reported ({evidence.status})"
-    if evidence.collection_errors:
-        return ReportOutcome.ERROR, f"{evidence.collection_errors} test file(s) could not be collected"
-    if evidence.exit_code not in _USUAL_EXIT_CODES:
-        what = _UNUSUAL_EXIT_CODES.get(evidence.exit_code, "unknown")
-        return ReportOutcome.ERROR, f"pytest ended with exit code {evidence.exit_code} ({what})"
-    return _of_tests(evidence)
-
-
-def _of_tests(evidence: ReportEvidence) -> tuple[ReportOutcome, str]:
-    counts: dict[TestOutcome, int] = {}
-    for test in evidence.tests:
-        counts[test.outcome] = counts.get(test.outcome, 0) + 1
-    total = len(evidence.tests)
-    others = ", ".join(
-        f"{number} {kind.lower()}" for kind, number in sorted(counts.items()) if kind is not TestOutcome.PASSED
-    )
-    if total != evidence.collected:
-        return ReportOutcome.ERROR, f"{evidence.collected} tests were collected and {total} reported"
-    if total == 0 or counts.get(TestOutcome.SKIPPED, 0) == total:
-        return ReportOutcome.NO_TESTS, "no test ran" + (f": {others}" if others else "")
-    if counts.get(TestOutcome.ERROR) and not counts.get(TestOutcome.FAILED):
-        return ReportOutcome.ERROR, f"{others} of {total} tests"
-    if any(not _as_expected(test) for test in evidence.tests):
-        return ReportOutcome.FAILED, f"{others} of {total} tests"
-    if evidence.exit_code != 0:
-        return ReportOutcome.ERROR, f"pytest ended with exit code {evidence.exit_code} although every test passed"
-    return ReportOutcome.PASSED, ""
-
-
-def _as_expected(test: TestCase) -> bool:
-    """Passed, or skipped or failed as the tests themselves want it: a skip out of the code under test is no pass."""
-    wanted = test.by_tests and test.outcome in (TestOutcome.SKIPPED, TestOutcome.XFAILED)
-    return test.outcome is TestOutcome.PASSED or wanted

@@ -176,7 +176,23 @@ async def test_nothing_outside_the_places_for_writing_can_be_written(sandbox):
 
 async def test_no_power_is_left(sandbox):
     found = await seen(sandbox, looking.POWERS)
-    assert set(found.values()) <= {"EPERM", "EACCES", "EROFS", "EINVAL", "ENOSPC", "ValueError"}, found
+    assert set(found.values()) <= {"EPERM", "EACCES", "EROFS", "EINVAL", "ENOSPC", "ValueError", "EAFNOSUPPORT"}, found
+
+
+async def test_memory_that_nobody_would_count_cannot_be_had(sandbox):
+    found = await seen(sandbox, "found['file in memory'] = attempt(os.memfd_create, 'x')")
+    assert found == {"file in memory": "ENOSYS"}
+
+
+async def test_no_process_can_hide_from_the_one_that_sums_up_memory(sandbox):
+    code = """
+prctl = ctypes.CDLL(None).prctl
+prctl.argtypes = [ctypes.c_ulong] * 5
+found['asked'] = prctl(4, 0, 0, 0, 0), prctl((1 << 32) + 4, 0, 0, 0, 0)
+found['dumpable'] = prctl(3, 0, 0, 0, 0)
+found['other options'] = prctl(15, ctypes.addressof(ctypes.create_string_buffer(b'name')), 0, 0, 0)
+"""
+    assert await seen(sandbox, code) == {"asked": [0, 0], "dumpable": 1, "other options": 0}
 
 
 async def test_nothing_is_kept_and_another_job_is_out_of_reach(sandbox):
@@ -205,7 +221,25 @@ async def test_a_cancelled_call_s_job_is_gone_within_a_second(sandbox, at_start)
     await until(lambda: not footprint(sandbox.pid).beyond(at_start), 1)
 
 
-async def test_a_killed_service_takes_its_jobs_with_it(service, sandbox):
+@pytest.mark.parametrize(
+    "code",
+    [
+        "const kept = []; for (;;) kept.push(Buffer.alloc(1 << 20, 1));",
+        "const kept = []; for (;;) kept.push([kept.length]);",
+    ],
+)
+async def test_node_runs_and_its_memory_is_limited_without_a_control_group(sandbox, require, code):
+    require(shutil.which("node"), "node is not installed: apt-get install nodejs")
+    ran = await sandbox.run({"a.js": "console.log(6 * 7)"}, "a.js", language="node")
+    assert (ran.status, ran.out) == ("SUCCEEDED", b"42\n"), ran.told()
+    ran = await sandbox.run({"a.js": code}, "a.js", language="node", limits=limits(memory_bytes=256 << 20))
+    assert ran.status == "MEMORY_LIMIT", ran.told()
+    tests = {"a.test.js": "require('node:test')('a', () => require('node:assert').equal(require('./code').x, 1));"}
+    reply = await sandbox.tests(tests, {"code.js": "exports.x = 1"}, language="node")
+    assert outcome(reply) == "PASSED", reply
+
+
+async def test_a_killed_service_takes_its_jobs_with_it(service, sandbox):  # last: no test after it has a service
     call = sandbox.stream("print('up', flush=True)\nimport time\ntime.sleep(100)")
     assert (await call.read()).stdout_chunk == b"up\n"
     started = processes(sandbox.pid)

@@ -207,4 +207,139 @@ PROGRAMS = [
         import http.client, http.server, itertools, json, logging, lzma, math, queue, random, re, secrets, select, shutil, ssl, statistics
         import string, struct, tarfile, textwrap, timeit, unittest.mock, urllib.request, uuid, xml.etree.ElementTree, zipfile, zlib, readline
         print('all', logging.getLogger('x').getEffectiveLevel()); logging.warning('logged')"""),
+    plain("end_of_modules", """\
+        import first, second
+        class Named:
+            def __init__(self, name): self.name = name
+            def __del__(self): print('gone', self.name, first is None, second is None, flush=True)
+        first.a = Named('of first'); second.b = Named('of second'); second._c = Named('of second, early')
+        _x, y, __z__ = Named('underscore'), Named('plain'), Named('dunder')
+        class Holder: kept = Named('of a class')
+        def default(x=Named('of a default')): ...
+        print('end')""", first="x = 1", second="import first"),
+    plain("end_inside_a_package", """\
+        import package.inner
+        class A:
+            def __del__(self): print('gone', package is None)
+        package.inner.kept = A(); package.kept = package.inner.__dict__""", package__INIT="", package__inner="from .. import package"),
+    plain("end_with_imports", """\
+        class A:
+            def __del__(self):
+                import json
+                print(json)
+        a = A()
+        cycle = [A()]; cycle.append(cycle)"""),
+    plain("end_knows_that_it_is_the_end", """\
+        import sys
+        class A:
+            def __init__(self, sys): self.sys = sys
+            def __del__(self): print(self.sys.is_finalizing(), self.sys.path, self.sys.meta_path, self.sys.argv)
+        a = A(sys)
+        print(sys.is_finalizing())"""),
+    plain("end_with_what_others_hold", """\
+        import builtins, sys
+        class A:
+            def __init__(self, name, out=sys.stdout): self.name, self.out = name, out
+            def __del__(self): self.out.write(f'gone {self.name}\\n'); self.out.flush()
+        builtins.mine = A('of builtins'); sys.mine = A('of sys'); sys.ps1 = A('prompt'); sys.argv.append(A('argument'))"""),
+    plain("end_of_an_open_file", """\
+        import sys
+        def f():
+            out = open('/tmp/end-of-an-open-file', 'w'); out.write('from a frame')
+            class Tell:
+                def __del__(self, path='/tmp/end-of-an-open-file', open=open, print=print): print(open(path).read())
+            tell, out_again = Tell(), out
+            raise ValueError('with a frame')
+        f()"""),
+    plain("end_of_stdout_that_is_a_file", """\
+        import sys, atexit
+        kept = sys.stdout
+        sys.stdout = open('out', 'w'); print('into the file')
+        class Tell:
+            def __del__(self, open=open, write=kept.write): write(open('out').read())
+        tell = Tell()"""),
+    plain("end_of_generators", """\
+        def g():
+            try: yield 1
+            finally: print('closed')
+        a = g(); next(a)
+        async def c():
+            try: await b
+            finally: print('closed too')
+        class B:
+            def __await__(self): yield
+        b = B(); d = c(); d.send(None)"""),
+    plain("end_of_a_failure_in_del", "class A:\n    def __del__(self): raise ValueError('last')\na = A()\nb = [a]; b.append(b)\nraise KeyError('first')"),
+    plain("end_with_a_closed_descriptor", "import os\nprint('lost', end='')\nos.close(1)"),
+    plain("end_with_a_closed_reader", """\
+        import os, signal
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        read, write = os.pipe(); os.dup2(write, 1); os.close(read); os.close(write)
+        print('kept back', end='')"""),
+    plain("end_with_printf_of_c", "import ctypes\nctypes.CDLL(None).printf(b'from C ')\nprint('from python', flush=True)"),
+    plain("end_without_a_collector", "import gc\ngc.disable()\nclass A:\n    def __del__(self): print('gone', __name__)\na = [A()]; a.append(a)\nb = A()"),
+    plain("end_with_a_tracer", """\
+        import sys
+        class A:
+            def __del__(self): print('gone')
+        a = A()
+        sys.settrace(lambda *_: None)"""),
+    plain("end_with_a_handler_that_registers", "import atexit\ndef again(n):\n    print('n', n)\n    if n: atexit.register(again, n - 1)\natexit.register(again, 2)"),
+    plain("end_in_a_handler", "import atexit, os\natexit.register(os._exit, 4)\nclass A:\n    def __del__(self): print('gone')\na = A()"),
+    plain("end_by_exit_in_a_handler", "import atexit, sys\natexit.register(sys.exit, 4)\nprint('x')"),
+    plain("end_with_daemons_that_print", """\
+        import threading, time
+        class A:
+            def __del__(self): print('gone', flush=True)
+        a = A()
+        for _ in range(3): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"""),
+    plain("end_with_a_timer", "import threading\nthreading.Timer(0.1, print, ['timer']).start()\nprint('main')"),
+    plain("end_with_an_executor", """\
+        from concurrent.futures import ThreadPoolExecutor
+        import time
+        pool = ThreadPoolExecutor(2)
+        pool.submit(lambda: (time.sleep(0.1), print('late', flush=True)))
+        print('main', flush=True)"""),
+    plain("end_with_logging", """\
+        import logging, logging.handlers
+        target = logging.FileHandler('log')
+        memory = logging.handlers.MemoryHandler(100, target=target)
+        logging.getLogger().addHandler(memory)
+        logging.getLogger().error('kept')
+        import atexit
+        class A:
+            def __del__(self, open=open, print=print): print(open('log').read())
+        a = A()"""),
+    plain("end_with_temporary_files", """\
+        import tempfile, weakref, os
+        d = tempfile.TemporaryDirectory(); f = tempfile.NamedTemporaryFile()
+        class A:
+            def __del__(self, exists=os.path.exists, names=(d.name, f.name)): print([exists(name) for name in names])
+        a = A()"""),
+    plain("end_with_replaced_modules", """\
+        import sys, types
+        fake = types.ModuleType('fake'); sys.modules['fake'] = fake
+        class A:
+            def __del__(self): print('gone', self.__class__)
+        fake.a = A(); sys.modules['not a module'] = A(); sys.modules.pop('json', None)
+        import json; json.mine = A()
+        print(sorted(name for name in sys.modules if 'fake' in name))"""),
+    plain("end_with_the_last_module_gone", "import sys\nfor name in list(sys.modules)[20:]: del sys.modules[name]\nclass A:\n    def __del__(self): print('gone')\na = A()"),
+    plain("end_of_a_fork", """\
+        import os, atexit, sys
+        class A:
+            def __del__(self): print('gone', flush=True)
+        a = A(); atexit.register(print, 'handler', flush=True)
+        if pid := os.fork(): print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        else: sys.exit(5)"""),
+    plain("end_with_a_queue_feeder", """\
+        import multiprocessing
+        if __name__ == '__main__':
+            q = multiprocessing.Queue(); q.put('x'); print(q.get())"""),
+    plain("end_with_context_variables", """\
+        import contextvars
+        class A:
+            def __del__(self): print('gone')
+        contextvars.ContextVar('v').set(A())
+        v = contextvars.ContextVar('v'); v.set(A())"""),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,27 +13,33 @@ from sandbox_service.domain import DEFAULT_LIMITS, MIB
 
 LIMITS = replace(DEFAULT_LIMITS, memory_bytes=100 * MIB, processes=10, cpu_time=timedelta(seconds=1))
 ALL = frozenset({"memory", "pids", "cpu"})
+KERNEL_FILES = (
+    "cgroup.procs", "tasks", "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max",
+    "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_period_us", "cpu.cfs_quota_us",
+)  # fmt: skip
 
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Gives each new directory the file that the kernel puts there, and takes it away before the directory goes."""
-    make, remove = cgroups.Path.mkdir, cgroups.Path.rmdir
+    """Gives each new directory the files that the kernel puts there, and takes them away before the directory goes."""
+    make, remove = os.mkdir, os.rmdir
 
     def mkdir(path, *args, **options):
         make(path, *args, **options)
-        (path / "cgroup.procs").touch()
+        for name in KERNEL_FILES:
+            Path(path, name).touch()
 
-    def rmdir(path):
-        if (path / "cgroup.procs").exists() and (path / "cgroup.procs").read_text():
+    def rmdir(path, **options):
+        entrance = Path(path, "cgroup.procs")
+        if entrance.exists() and entrance.read_text():
             raise OSError(16, "busy")
-        for file in path.iterdir():
+        for file in Path(path).iterdir():
             if file.is_file():
                 file.unlink()
-        remove(path)
+        remove(path, **options)
 
-    monkeypatch.setattr(cgroups.Path, "mkdir", mkdir)
-    monkeypatch.setattr(cgroups.Path, "rmdir", rmdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "rmdir", rmdir)
 
 
 @pytest.fixture
@@ -79,10 +86,52 @@ def test_version_1_writes_each_limit_to_its_own_hierarchy(v1):
     group.close_descriptors()
 
 
-def test_a_controller_that_is_not_there_is_not_written_to(tmp_path, kernel):  # noqa: ARG001 - see above
-    group = CgroupsV2(tmp_path, frozenset({"pids"})).create("7", LIMITS)
-    assert written(tmp_path / "7") == {"pids.max": "11"}
+def test_a_controller_that_is_not_there_is_not_written_to(v2, monkeypatch):
+    parent, groups = v2
+    monkeypatch.setattr(f"{__name__}.KERNEL_FILES", ("cgroup.procs", "pids.max"))
+    group = groups.create("7", LIMITS)
+    assert written(parent / "7") == {"pids.max": "11"}
     group.close_descriptors()
+
+
+def test_other_limits_are_written_later_and_the_same_ones_are_not(v1):
+    parents, groups = v1
+    group = groups.create("7", LIMITS)
+    for place in (parents["pids"] / "7" / "pids.max", parents["cpu"] / "7" / "cpu.cfs_quota_us"):
+        place.write_text("9")
+    group.limit(replace(LIMITS, memory_bytes=200 * MIB))
+    assert written(parents["memory"] / "7") == dict.fromkeys(
+        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), str(200 * MIB)
+    )
+    assert written(parents["pids"] / "7") == {"pids.max": "9"}
+    group.limit(replace(LIMITS, processes=3))
+    assert written(parents["pids"] / "7") == {"pids.max": "4"}
+    assert written(parents["cpu"] / "7") == {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "9"}
+    group.close_descriptors()
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "first"), [(200 * MIB, "memory.memsw.limit_in_bytes"), (50 * MIB, "memory.limit_in_bytes")]
+)
+def test_memory_alone_never_has_a_higher_limit_than_memory_with_swap(v1, monkeypatch, memory_bytes, first):
+    _parents, groups = v1
+    order = []
+    monkeypatch.setattr(cgroups, "_write", lambda path, _value: order.append(Path(path).name))
+    group = groups.create("7", LIMITS)
+    group.limit(replace(LIMITS, memory_bytes=memory_bytes))
+    written_to_memory = [name for name in order if name.startswith("memory.")]
+    assert written_to_memory[0] == "memory.limit_in_bytes"  # from no limit at all
+    assert written_to_memory[2] == first
+    assert len(written_to_memory) == 4
+    group.close_descriptors()
+
+
+def test_a_group_that_cannot_be_made_leaves_nothing(v1):
+    parents, groups = v1
+    (parents["cpuacct"] / "7").mkdir()
+    with pytest.raises(FileExistsError):
+        groups.create("7", LIMITS)
+    assert not any((parents[name] / "7").exists() for name in ("memory", "pids", "cpu"))
 
 
 def test_the_first_process_joins_by_the_descriptor(v2):
