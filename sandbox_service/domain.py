@@ -151,12 +151,14 @@ class Entry:
 class WorkspaceChanges:
     """What a job did to its workspace: entries that are new or changed, and paths that are gone.
 
-    `left_out` are paths of things that no workspace keeps (devices, FIFOs, sockets).
+    `left_out` are paths of things that no workspace keeps (devices, FIFOs, sockets). `oversize_bytes` is set, and
+    nothing else, where it left more than `workspace_bytes` of its job.
     """
 
     written: tuple[Entry, ...] = ()
     removed: tuple[bytes, ...] = ()
     left_out: tuple[bytes, ...] = ()
+    oversize_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,10 @@ class Program:
     language: str = "python"
     environment: str = "base"
     workspace: Sequence[Entry] | None = None
-    """What lies in the working directory before `files`, in a session; the outcome then tells what changed there."""
+    """What lies in the working directory before `files`, in a session, each directory before what lies in it; the
+    outcome then tells what changed there."""
+    workspace_bytes: int = 0
+    """What the workspace may take at the job's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,7 @@ class TestRun:
     language: str = "python"
     environment: str = "base"
     workspace: Sequence[Entry] | None = None
+    workspace_bytes: int = 0
     isolation: TestIsolation = TestIsolation.AUTO
     coverage: bool = False
 

@@ -1,6 +1,6 @@
 """What a kind of cell is: the contract that the scheduler and the servicer rely on, whatever the kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sandbox_service.domain import NO_LEASE, Job, JobOutcome, Lease, Protection
@@ -19,7 +19,7 @@ class CellKind(Protocol):
     """Kind, as callers see it, such as "process"."""
 
     async def start(self) -> None:
-        """Brings the kind up and proves it with one small job.
+        """Brings the kind up; whether it can be believed is shown by the start-up proof, which runs jobs in it.
 
         Raises:
             CellUnavailable: this machine cannot run such cells; the message says what is missing and how to mend it.
@@ -43,6 +43,13 @@ class CellKind(Protocol):
 
     def protections(self) -> Sequence[Protection]:
         """Every protection that the service knows, and whether it is in force here. Valid after `start`."""
+
+    def degrade(self, missing: Mapping[str, str]) -> None:
+        """Takes back protections that failed the start-up proof: name -> why. From now on every reply says so.
+
+        Raises:
+            CellUnavailable: one of them is required.
+        """
 
     def language_versions(self) -> dict[str, str]:
         """Interpreter or toolchain version of each language. Valid after `start`."""

@@ -6,36 +6,60 @@ Starts it apart from gRPC, gives it orders, and starts it again when it has died
 import array
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import logging
 import os
-import re
 import socket
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox_service.cells.filters import Filters
 from sandbox_service.errors import CellUnavailable
 from sandbox_service.guest import wire
-from sandbox_service.languages import Template
+from sandbox_service.languages import Installed, Packages, Template
 
 _log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
 _ENTRY = "import sys; sys.path.insert(0, sys.argv.pop(2)); from sandbox_service.guest.template import main; main()"
 _KEPT_LINES = 20
-_PACKAGES = ("pytest", "pip")
-"""Distributions of the environment `base`, with what they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the cells of a template hold beside the system's own: an environment, and what the languages need."""
+
+    environment: str
+    packages: Packages
+    languages: Sequence[Installed]
+
+    def config(self) -> Mapping[str, Any]:
+        """As `guest.rootfs` and `guest.template` read it."""
+        commands = {name: str(path) for language in self.languages for name, path in language.commands.items()}
+        return {
+            "packages": list(self.packages.paths),
+            "preload": list(self.packages.preload),
+            "commands": commands,
+            "assets": [str(folder) for language in self.languages for folder in language.assets],
+        }
+
+
+def template_name(name: str, environment: str) -> str:
+    """Name of a template in one environment: there is one of each kind for each environment."""
+    return f"{name}@{environment}"
 
 
 class TemplateProcess:
     """One template. `start` and `stop` are a pair; `order` starts a dead template again first."""
 
-    def __init__(self, template: Template, *, unprivileged: bool) -> None:
-        self.name = template.name
+    def __init__(self, template: Template, contents: Contents, filters: Filters, *, unprivileged: bool) -> None:
+        self.name = template_name(template.name, contents.environment)
+        self._contents = contents.config()
         self._session = template.session
+        self._filters = filters
         self._unprivileged = unprivileged
         self._process: asyncio.subprocess.Process | None = None
         self._orders: socket.socket | None = None
@@ -43,6 +67,8 @@ class TemplateProcess:
         self._last_lines: list[str] = []
         self._starting = asyncio.Lock()  # guards the three above against two callers that both found it dead
         self.walls: dict[str, str] = {}
+        self.prepares = False
+        """Whether it can make cells ahead of their jobs."""
         self.version = ""
 
     @property
@@ -84,7 +110,7 @@ class TemplateProcess:
                 await self._close()
                 words = " / ".join(self._last_lines) or f"{type(error).__name__}"
                 raise CellUnavailable(f"the template {self.name} did not start: {words}") from error
-            self.walls, self.version = ready["walls"], ready["version"]
+            self.walls, self.version, self.prepares = ready["walls"], ready["version"], ready["prepares"]
 
     async def _spawn(self, descriptor: int) -> None:
         executable = getattr(sys, "_base_executable", sys.executable)
@@ -92,9 +118,10 @@ class TemplateProcess:
             "parent": os.getpid(),
             "executable": executable,
             "prefix": sys.base_prefix,
-            "packages": _package_paths(*_PACKAGES),
+            **self._contents,
             "hidden": _site_folders(),
             "session": self._session,
+            "filters": [self._filters.listening.hex(), self._filters.killing.hex()],
             "unprivileged": self._unprivileged,
             "keep_proc": self._unprivileged,
         }
@@ -176,27 +203,6 @@ async def _writable(handle: socket.socket) -> None:
         await free.wait()
     finally:
         loop.remove_writer(handle)
-
-
-def _package_paths(*roots: str) -> list[str]:
-    """Top-level files and folders of distributions and of all that they need, as installed beside the service."""
-    paths: set[str] = set()
-    waiting, seen = [*roots], set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # needed on other systems or versions only
-        for file in distribution.files or ():
-            if file.parts[0] not in ("..", "__pycache__"):
-                paths.add(str(distribution.locate_file(file.parts[0])))
-        needed = [text for text in distribution.requires or () if "extra ==" not in text]
-        waiting.extend(re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0] for text in needed)
-    return sorted(paths)
 
 
 def _site_folders() -> list[str]:

@@ -9,19 +9,20 @@ tracebacks, exit codes, atexit handlers and the interpreter's own end are the sa
 import atexit
 import builtins
 import contextlib
-import ctypes
 import importlib.machinery
 import io
 import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 import types
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from sandbox_service.guest import rootfs, walls
+from sandbox_service.guest import ending, preload, rootfs, runner, walls
 
 _LONG_LIMIT = 2**63
 _DESCRIPTORS = 256
@@ -36,48 +37,89 @@ class Become(BaseException):
     Attributes:
         start: the job's `start` entry.
         report: descriptor to report tests to; -1: none.
+        channel: descriptor of the channel between judge and candidate; -1: none.
     """
 
-    def __init__(self, start: dict[str, Any], report: int) -> None:
+    def __init__(self, start: dict[str, Any], report: int, channel: int) -> None:
         super().__init__()
-        self.start, self.report = start, report
+        self.start, self.report, self.channel = start, report, channel
 
 
 def main(
-    job: dict[str, Any], fds: dict[str, int], control: socket.socket, have: frozenset[str], kept: frozenset[int]
+    job: dict[str, Any], fds: dict[str, int], control: socket.socket, have: walls.Have, kept: frozenset[int]
 ) -> NoReturn:
     """Confines this process, and executes the job's program or raises `Become`. Never returns.
 
     Args:
         job: the job's header.
-        fds: descriptors for the standard streams, and for the report of a test run.
+        fds: descriptors for the standard streams, for the report of a test run, and to hand process 1 the listener of
+            the filter of system calls.
         control: to tell the service where the cell fails; the program never has it.
-        have: names of the namespaces that can be had here.
+        have: what can be had here.
         kept: descriptors that the template itself needs.
     """
     try:
-        walls.confine(job, have)
+        walls.give_up(have)
+        walls.restrict(have, socket.socket(fileno=fds["handover"]))
+        walls.limit(job)
         os.chdir(rootfs.WORK)
-        environment = _environment(job["env"])
+        variables = environment(job["env"])
     except BaseException as error:
-        text = f"confine: {type(error).__name__}: {error}"[:2000]
-        control.send(json.dumps({"fault": text, "unconfined": True}).encode())
-        os._exit(_NOT_SET_UP)
+        report_unconfined(control, error)
     control.detach()  # closed with the others
-    report = _descriptors(fds, kept)
+    become(job, variables, fds, kept)
+
+
+def report_unconfined(control: socket.socket, error: BaseException) -> NoReturn:
+    """Tells the service that this process did not get all its walls, and ends it: nothing of a program has run."""
+    text = f"confine: {type(error).__name__}: {error}"[:2000]
+    control.send(json.dumps({"fault": text, "unconfined": True}).encode())
+    os._exit(_NOT_SET_UP)
+
+
+def become(
+    job: dict[str, Any],
+    variables: dict[str, str],
+    fds: dict[str, int],
+    kept: frozenset[int],
+    *,
+    has_streams: bool = False,
+) -> NoReturn:
+    """In a confined process: executes the job's program, or raises `Become`.
+
+    Args:
+        job: as for `main`.
+        variables: all of the program's variables.
+        fds: as for `main`.
+        kept: as for `main`.
+        has_streams: whether python's own streams are made already.
+    """
+    report, channel = _descriptors(fds, kept)
     start = job["start"]
     if start["kind"] == "exec":
-        _execute(start["argv"], environment)
+        _execute(start["argv"], variables)
+    if start["kind"] == "runner":
+        runner.run(start, variables, report)
+    preload.renew(entry["path"] for kind in ("workspace", "files", "tests") for entry in job.get(kind, ()))
     if start["kind"] == "script" and _needs_fresh_interpreter(start["path"], job["env"]):
-        _execute([f"{rootfs.BIN}/python", "-u", f"{rootfs.WORK}/{start['path']}", *start["args"]], environment)
+        _execute([f"{rootfs.BIN}/python", "-u", f"{rootfs.WORK}/{start['path']}", *start["args"]], variables)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(variables)
     time.tzset()
     sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path]
-    _streams()
+    if not has_streams:
+        make_streams()
     for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
         del sys.modules[name]  # no program can import it; what runs of it keeps its own references
-    raise Become(start, report)
+    raise Become(start, report, channel)
+
+
+def _open_descriptors() -> Iterable[int]:
+    """All that may be open. A look into /proc is one call; closing what is not open is two hundred."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return range(_DESCRIPTORS)
 
 
 def _needs_fresh_interpreter(path: str, env: dict[str, str]) -> bool:
@@ -93,26 +135,34 @@ def _needs_fresh_interpreter(path: str, env: dict[str, str]) -> bool:
     return any(name in sys.modules for name in beside)
 
 
-def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> int:
-    """Puts the standard streams in place and closes all but them, `kept` and the report's; returns that (or -1)."""
+def _descriptors(fds: dict[str, int], kept: frozenset[int]) -> tuple[int, int]:
+    """Puts the standard streams in place and closes all but them, `kept`, the report's and the channel's.
+
+    Returns:
+        These two, -1 for each that is not there.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(fds[name], number)
-    report = fds.get("report", -1)
-    if report >= 0:
-        os.set_inheritable(report, False)  # noqa: FBT003 - the os API's own signature
-    for number in range(3, _DESCRIPTORS):
-        if number != report and number not in kept:
+    if stat.S_ISCHR(os.fstat(0).st_mode):  # the host's /dev/null, which no job can open again by name
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+    report, channel = fds.get("report", -1), fds.get("channel", -1)
+    for number in (report, channel):
+        if number >= 0:
+            os.set_inheritable(number, False)  # noqa: FBT003 - the os API's own signature
+    for number in _open_descriptors():
+        if number not in (0, 1, 2, report, channel) and number not in kept:
             with contextlib.suppress(OSError):
                 os.close(number)
-    return report
+    return report, channel
 
 
-def _environment(given: dict[str, str]) -> dict[str, str]:
+def environment(given: dict[str, str]) -> dict[str, str]:
     """The cell's own variables (writable places, no bytecode files, one thread for numeric libraries) and the job's.
 
     A cell has one core, and libraries that count the machine's start more threads than its process limit allows.
     """
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     return {
         "PATH": f"{rootfs.BIN}:{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
         "HOME": rootfs.HOME,
@@ -121,7 +171,7 @@ def _environment(given: dict[str, str]) -> dict[str, str]:
         "TMPDIR": "/tmp",  # noqa: S108 - inside the cell
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "Agg",
-        **threads,
+        **dict.fromkeys(preload.THREAD_VARIABLES, "1"),
         **given,
         "PYTHONPATH": ":".join(path for path in (given.get("PYTHONPATH", ""), rootfs.PACKAGES) if path),
     }
@@ -136,7 +186,7 @@ def _execute(argv: list[str], environment: dict[str, str]) -> NoReturn:
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
-def _streams() -> None:
+def make_streams() -> None:
     """Fresh text streams, flushed at each line end: what a program printed before it was killed must not be lost."""
     for name, number, mode, errors in (
         ("stdin", 0, "r", "surrogateescape"),
@@ -165,6 +215,7 @@ def script(path: str, arguments: list[str]) -> NoReturn:
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", full)
     module.__dict__.update(__file__=full, __builtins__=builtins, __loader__=loader, __cached__=None, __annotations__={})
+    before = ending.loaded()
     sys.modules["__main__"] = module
     status = 0
     try:
@@ -175,13 +226,14 @@ def script(path: str, arguments: list[str]) -> NoReturn:
         trace = error.__traceback__
         while trace and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(trace), trace
+        del trace  # what its frames hold lives until the end, and not longer
+        sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback)
         if isinstance(error, KeyboardInterrupt):
             _end_by_interrupt()
         status = 1
     del module
-    ctypes.pythonapi.Py_Exit(ctypes.c_int(status))
-    os._exit(status)
+    ending.end(status, before)
 
 
 def _compiled(path: str) -> types.CodeType:

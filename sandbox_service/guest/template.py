@@ -19,10 +19,32 @@ import site
 import socket
 import sys
 import types
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
-from sandbox_service.guest import cell, program, rootfs, syscalls, walls, wire
+from sandbox_service.guest import (
+    candidate,
+    cell,
+    chroots,
+    coverage,
+    judge,
+    keeper,
+    planning,
+    preload,
+    program,
+    ready,
+    rootfs,
+    sender,
+    syscalls,
+    walls,
+    wire,
+)
 
+_SESSIONS_NEED = (coverage, judge, planning, sender)
+"""What sessions import: read here, while this package's files can be seen."""
+_WITH_FRAMEWORK = ("outcomes", "tampering", "canaries", "guarding")
+"""What they import that needs the test framework itself, in the order of its own imports."""
 _MAX_DESCRIPTORS = 64
 
 
@@ -35,21 +57,31 @@ def main() -> None:
         return  # the service died before the request for its death signal was in place
     if config["unprivileged"]:
         _take_powers_in_namespace()
+    config["place"] = "" if syscalls.HAS_MOUNT_NAMESPACES else chroots.make_place()
     syscalls.unshare(syscalls.CLONE_NEWPID)
     pid = os.fork()
     if pid:
         orders.close()
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF
+        if config["place"]:
+            chroots.remove_place(config["place"])
+        os._exit(status)
     syscalls.parent_death_signal(signal.SIGKILL)
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    found = _prepare(config)
+    have = _prepare(config)
     own = {orders.fileno(), own_pid_namespace}
+    is_kept = keeper.needed() or have.box is not None
 
-    def wait() -> NoReturn:
+    def wait(warm: Callable[[], None] = lambda: None) -> NoReturn:
         gc.collect()
         gc.freeze()
-        around = cell.Surroundings(frozenset(found), config["unprivileged"], frozenset(_open_descriptors()) - own)
-        orders.send(json.dumps({"ready": True, "walls": found, "version": sys.version.split()[0]}).encode())
+        kept = frozenset(_open_descriptors()) - own
+        around = cell.Surroundings(have, config["unprivileged"], kept, is_kept, warm=warm)
+        orders.send(
+            json.dumps(
+                {"ready": True, "walls": have.described(), "version": sys.version.split()[0], "prepares": not is_kept}
+            ).encode()
+        )
         _serve(orders, own_pid_namespace, around)
 
     try:
@@ -57,7 +89,9 @@ def main() -> None:
             importlib.import_module(config["session"]).session(wait)
         wait()
     except program.Become as job:
-        start = job.start
+        start, channel = job.start, job.channel
+    if start["kind"] == "serve":
+        candidate.serve(start, channel)
     program.script(start["path"], start["args"])
 
 
@@ -73,16 +107,23 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _prepare(config: dict[str, Any]) -> dict[str, str]:
-    """Builds the root, imports the preloads and finds out which namespaces a job can get here: name -> how."""
-    session = _read_module(config["session"]) if config["session"] else None
+def _prepare(config: dict[str, Any]) -> walls.Have:
+    """Finds out what a job can get here, builds the root and imports the preloads."""
+    listening, killing = map(bytes.fromhex, config["filters"])
+    have = walls.probe((listening, killing), unprivileged=config["unprivileged"])
+    package = config["session"].rpartition(".")[0]
+    session = [_read_module(f"{package}.{name}") for name in _WITH_FRAMEWORK] if package else []
+    session += [_read_module(config["session"])] if package else []
+    threads = os.open("/proc/self/task", os.O_RDONLY)
     rootfs.build(config)
+    if config["place"]:
+        have = replace(have, box=chroots.Box("", chroots.move_into(config["place"]), have.masked))
     sys.path[:] = [path for path in sys.path if path.startswith(config["prefix"])] + [rootfs.PACKAGES]
     sys.dont_write_bytecode = True
     for give in (site.setquit, site.setcopyright, site.sethelper):  # exit() and the like: it starts without `site`
         give()
-    if session is not None:
-        module, code = session
+    preload.load(config["preload"], threads)
+    for module, code in session:
         sys.modules[module.__name__] = module
         exec(code, module.__dict__)  # noqa: S102 - the second half of an import: see _read_module
     os.environ.clear()
@@ -90,7 +131,7 @@ def _prepare(config: dict[str, Any]) -> dict[str, str]:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    return walls.probe(unprivileged=config["unprivileged"])
+    return have
 
 
 def _read_module(name: str) -> tuple[types.ModuleType, types.CodeType]:
@@ -131,7 +172,7 @@ def _serve(orders: socket.socket, own_pid_namespace: int, around: cell.Surroundi
             os._exit(0)
         control = socket.socket(fileno=descriptors.pop(0))
         try:
-            pid = _fork(own_pid_namespace)
+            pid = os.fork() if around.is_kept else _fork(own_pid_namespace)
         except OSError as error:
             with contextlib.suppress(OSError):
                 control.send(json.dumps({"fault": f"{type(error).__name__}: {error}"}).encode())
@@ -139,11 +180,27 @@ def _serve(orders: socket.socket, own_pid_namespace: int, around: cell.Surroundi
             if pid == 0:  # outside of any clean-up of the template's: a job leaves through here
                 orders.close()
                 os.close(own_pid_namespace)
-                cell.main(json.loads(packet), control, descriptors, around)
-            _hand_over(control, pid)
+                if around.is_kept:
+                    around = _in_kept_cell(control, descriptors, around)
+                order = json.loads(packet)
+                if "prepare" in order:
+                    ready.main(order["prepare"], control, descriptors, around)
+                cell.main(order, control, descriptors, around)
+            if not around.is_kept:
+                _hand_over(control, pid)
         control.close()
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _in_kept_cell(control: socket.socket, descriptors: list[int], around: cell.Surroundings) -> cell.Surroundings:
+    """Makes this process a keeper and returns in the cell alone, with what it finds there."""
+    box = around.have.box and replace(around.have.box, path=f"{chroots.CELLS}/{os.getpid()}")
+    if not keeper.fork_cell(control, descriptors, box.make if box else lambda: None):
+        if box:
+            box.leave_nothing()
+        keeper.end()
+    return replace(around, have=replace(around.have, box=box))
 
 
 def _fork(own_pid_namespace: int) -> int:

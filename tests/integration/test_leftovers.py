@@ -14,6 +14,7 @@ from support.sandbox import sandbox_process
 from support.waiting import until
 
 GONE_SECONDS = 2
+DESCRIPTORS_OF_A_WAITING_CELL = 4
 HOLD = """
 import subprocess, time
 subprocess.Popen(['sleep', '100'], start_new_session=True)
@@ -43,9 +44,10 @@ async def test_the_watch_sees_the_processes_and_groups_of_a_running_job(tmp_path
     ):
         before = footprint(sandbox.pid, tmp_path)
         (call,) = await hold(sandbox, 1)
-        found = footprint(sandbox.pid, tmp_path).beyond(before)
-        assert len(found["processes"]) == 3  # process 1 of the cell, the program, its child
-        assert ("groups" in found) == ("pids_cgroup" in await sandbox.in_force())
+        counted = ["groups"] if "pids_cgroup" in await sandbox.in_force() else []
+        found = lambda: footprint(sandbox.pid, tmp_path).beyond(before)  # noqa: E731 - asked repeatedly
+        # process 1 of the cell, the program, its child; a cell that is just being made for the next job passes
+        await until(lambda: len(found()["processes"]) == 3 and sorted(found()) == [*counted, "processes"])
         call.cancel()
         await until(lambda: not footprint(sandbox.pid, tmp_path).beyond(before), 1)
 
@@ -147,15 +149,15 @@ async def test_a_call_that_is_cancelled_while_its_cell_is_made_leaves_nothing():
 
 async def test_two_hundred_jobs_leave_no_descriptor_task_or_process_in_the_service():
     async with (
-        sandbox_process(SANDBOX_CONCURRENCY="4") as service,
+        sandbox_process(SANDBOX_CONCURRENCY="4", SANDBOX_CELLS_AHEAD="2") as service,
         client(service.address, service.process.pid) as sandbox,
     ):
         await asyncio.gather(*(sandbox.python("print(1)") for _ in range(8)))
         before, open_before = footprint(sandbox.pid), descriptors(sandbox.pid)
         for _ in range(20):
             await asyncio.gather(*(sandbox.python("import os\nif not os.fork(): os._exit(0)") for _ in range(10)))
-        assert footprint(sandbox.pid).beyond(before) == {}
-        assert descriptors(sandbox.pid) <= open_before
+        await until(lambda: not footprint(sandbox.pid).beyond(before), 2)
+        assert descriptors(sandbox.pid) <= open_before + 2 * DESCRIPTORS_OF_A_WAITING_CELL
 
 
 def descriptors(pid: int) -> int:

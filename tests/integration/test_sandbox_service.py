@@ -122,7 +122,7 @@ async def test_tests_run_against_files_and_report_each_test(stub):
 
 async def test_capabilities_say_what_is_in_force(stub):
     reply = await stub.GetCapabilities(pb.GetCapabilitiesRequest(), timeout=10)
-    assert list(reply.languages) == ["python"]
+    assert set(reply.languages) >= {"python"}
     assert list(reply.cells) == ["process"]
     assert (reply.concurrency, reply.queue_size) == (2, 256)
     assert {wall.name for wall in reply.protections} >= {"pid_namespace", "read_only_root", "rlimits"}

@@ -1,7 +1,7 @@
 """Cells that run nothing: each job waits until the test ends it. For tests of the layers above the cells."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from sandbox_service.cells import OutputSink
@@ -51,6 +51,9 @@ class HeldCells:
             Protection("rlimits", in_force=True, detail=""),
             Protection("own_uid", in_force=False, detail="no root"),
         )
+
+    def degrade(self, missing: Mapping[str, str]) -> None:
+        """Nothing to take back."""
 
     def language_versions(self) -> dict[str, str]:
         """Python alone."""

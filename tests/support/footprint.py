@@ -11,6 +11,10 @@ from pathlib import Path
 JOB_UIDS = range(790_000_000, 791_000_000)
 """User ids on the host that jobs have."""
 _SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+_READY = "codemend-ready"
+"""Name of the processes of a cell that waits for its job: such cells come and go with the jobs."""
+_OF_ENGINES = ("/var/lib/docker/", "/run/docker/")
+"""Where a container engine of this machine mounts what is its own, at any time."""
 _ANY_SERVICE = re.compile(r"/codemend-([0-9]+)-")
 
 
@@ -38,17 +42,38 @@ def footprint(service: int, folder: Path | None = None) -> Footprint:
     """Looks at the machine; `folder` is the service's TMPDIR."""
     shared = [path for place in _SHARED for path in Path(place).iterdir() if _owner(path) in JOB_UIDS]
     own = list(folder.rglob("*")) if folder else []
+    mounts = _read(Path(f"/proc/{service}/mountinfo")).splitlines()
     return Footprint(
         processes={pid: _name(pid) for pid in processes(service)},
         groups=frozenset(map(str, groups(service))),
-        mounts=frozenset(_read(Path(f"/proc/{service}/mountinfo")).splitlines()),
+        mounts=frozenset(line for line in mounts if not any(f" {place}" in line for place in _OF_ENGINES)),
         files=frozenset(map(str, [*shared, *own])),
     )
 
 
 def groups(service: int) -> list[Path]:
-    """Directories of the service and of its jobs in all control group hierarchies."""
-    return sorted(path for place in _group_roots() for path in place.glob(f"codemend-{service}-*/**/"))
+    """Directories of the service and of its jobs in all control group hierarchies; not those of waiting cells."""
+    tops = [top for place in _group_roots() for top in place.glob(f"codemend-{service}-*/")]
+    found = [*tops, *(path for top in tops for path in _folders(top))]
+    return sorted(path for path in found if not _is_of_waiting_cell(path))
+
+
+def _folders(group: Path) -> list[Path]:
+    """Groups below one; none where it goes just now."""
+    try:
+        return [path for path in group.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+
+
+def _is_of_waiting_cell(group: Path) -> bool:
+    members = {int(pid) for pid in _read(group / "cgroup.procs").split()}
+    return bool(members) and all(is_waiting(pid) for pid in members)
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a process is part of a cell that waits for its job."""
+    return _read(Path(f"/proc/{pid}/comm")).strip() == _READY
 
 
 def _group_roots() -> set[Path]:
@@ -65,7 +90,7 @@ def _group_roots() -> set[Path]:
 def processes(service: int) -> set[int]:
     """Every process that a service has started, directly or not, and every process with a job's user id or group.
 
-    Those of another living service are left out.
+    Those of another living service are left out, and those of cells that wait for their jobs.
     """
     parents = dict(_parents())
     found = set()
@@ -73,9 +98,15 @@ def processes(service: int) -> set[int]:
         groups_of_it = _read(Path(f"/proc/{pid}/cgroup"))
         owners = {int(match) for match in _ANY_SERVICE.findall(groups_of_it)}
         stray = not owners and host_uid(pid) in JOB_UIDS
-        if service in owners or stray or _descends(pid, service, parents):
+        if (service in owners or stray or _descends(pid, service, parents)) and not is_waiting(pid):
             found.add(pid)
     return found
+
+
+def waiting(service: int) -> set[int]:
+    """Processes of a service's cells that wait for their jobs."""
+    parents = dict(_parents())
+    return {pid for pid in parents if _descends(pid, service, parents) and is_waiting(pid)}
 
 
 def children(pid: int) -> set[int]:

@@ -39,7 +39,12 @@ class ServiceProcess:
 
 @asynccontextmanager
 async def service_process(
-    module: str, arguments: Sequence[str], env: Mapping[str, str], *, without: tuple[str, ...]
+    module: str,
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    without: tuple[str, ...],
+    through: Sequence[str] = (),
 ) -> AsyncIterator[ServiceProcess]:
     """Starts a service, waits until it serves, and stops it at the end.
 
@@ -48,12 +53,12 @@ async def service_process(
         arguments: its arguments beside --ready-file.
         env: variables, added to the tests' own; `{folder}` in them is a folder that lives as long as the service.
         without: prefixes of the tests' own variables that are not passed on.
+        through: a command that takes the rest of its arguments for the service's, and becomes it.
     """
     with tempfile.TemporaryDirectory(prefix="codemend-test-") as name:
         folder = Path(name)
-        process = await _start(
-            module, arguments, {key: value.format(folder=folder) for key, value in env.items()}, folder, without
-        )
+        variables = {key: value.format(folder=folder) for key, value in env.items()}
+        process = await _start([*through, sys.executable, "-m", module, *arguments], variables, folder, without)
         try:
             yield ServiceProcess(await _ready(folder, process), process, folder)
         finally:
@@ -61,14 +66,14 @@ async def service_process(
 
 
 async def _start(
-    module: str, arguments: Sequence[str], env: Mapping[str, str], folder: Path, without: tuple[str, ...]
+    command: Sequence[str], env: Mapping[str, str], folder: Path, without: tuple[str, ...]
 ) -> asyncio.subprocess.Process:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     launcher = (sys.executable, "-I", str(child_launcher.__file__), str(os.getpid()))
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         return await asyncio.create_subprocess_exec(
-            *(*launcher, sys.executable, "-m", module, *arguments, "--ready-file", str(folder / "address")),
+            *(*launcher, *command, "--ready-file", str(folder / "address")),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -60,19 +60,23 @@ def test_a_body_that_is_no_object_is_refused(body):
 blobs = st.lists(st.binary(max_size=50), max_size=5)
 
 
-@given(blobs, blobs)
-def test_a_job_comes_out_of_its_memory_file_as_it_went_in(files, tests):
+@given(blobs, blobs, blobs)
+def test_a_job_comes_out_of_its_memory_file_as_it_went_in(workspace, files, tests):
     def entries(contents):
         return [{"path": f"f{number}", "size": len(content)} for number, content in enumerate(contents)]
 
-    header = {"files": entries(files), "tests": entries(tests), "env": {"ä": "\ud800"}}
-    descriptor = memory_file(wire.pack_job(header, [*files, *tests]))
+    given = {"workspace": workspace, "files": files, "tests": tests}
+    header = {name: entries(contents) for name, contents in given.items()} | {"env": {"ä": "\ud800"}}
+    descriptor = memory_file(wire.pack_job(header, [*workspace, *files, *tests]))
     try:
         job = wire.unpack_job(descriptor)
+        for name, contents in given.items():
+            assert [bytes(entry["content"]) for entry in job[name]] == contents
+            places = [(entry["size"], entry.pop("offset")) for entry in job[name]]
+            assert [os.pread(descriptor, *place) for place in places] == contents
     finally:
         os.close(descriptor)
-    assert [bytes(entry.pop("content")) for entry in job["files"]] == files
-    assert [bytes(entry.pop("content")) for entry in job["tests"]] == tests
+    wire.forget_contents(job)
     assert job == header
 
 
