@@ -3,27 +3,52 @@
 Frames come from inside a cell: every field is checked, cut and made valid text here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sandbox_service.cells.verdict import ReportEvidence, outcome
-from sandbox_service.domain import CollectionError, Comparison, Failure, Status, TestCase, TestOutcome, TestReport
-from sandbox_service.guest.wire import FrameReader
+from sandbox_service.cells.report_verdict import Canaries, Candidate, Plan, ReportEvidence, integrity, outcome
+from sandbox_service.domain import (
+    CollectionError,
+    Comparison,
+    Failure,
+    FileCoverage,
+    Status,
+    TestCase,
+    TestIsolation,
+    TestOutcome,
+    TestReport,
+)
+from sandbox_service.guest.wire import ForgedError, FrameReader, Seal
 
 MAX_LISTED_BYTES = 1024 * 1024
 MAX_COLLECTION_ERRORS = 64
+MAX_COVERED_FILES, MAX_MISSING = 256, 4096
+MAX_EXPECTED, MAX_SKIPPED_FILES = 100_000, 4096
 _ID, _MESSAGE, _TRACEBACK, _SIDE, _CAPTURED = 1024, 4096, 16384, 1024, 8192
 _ENTRY_BYTES = 64
 """Estimated size of an entry's fixed fields in a reply."""
 
 
 class ReportBuilder:
-    """Takes the bytes of a report as they come, keeps memory bounded, and gives the report at the end."""
+    """Takes the bytes of a report as they come, keeps memory bounded, and gives the report at the end.
 
-    def __init__(self) -> None:
-        self._reader = FrameReader()
+    Args:
+        key: of the report's seal; empty: it has none.
+        asked: the isolation that the caller asked for.
+        on_plan: called once, when it is settled where the code under test runs.
+    """
+
+    def __init__(
+        self,
+        key: bytes = b"",
+        *,
+        asked: TestIsolation = TestIsolation.SHARED,
+        on_plan: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._reader = FrameReader(Seal(key) if key else None)
+        self._asked, self._on_plan = asked, on_plan
         self._tests: list[TestCase] = []
         self._errors: list[CollectionError] = []
         self._error_count = 0
@@ -33,6 +58,19 @@ class ReportBuilder:
         self._exit_code: int | None = None
         self._duration = timedelta()
         self._broken = ""
+        self._coverage: list[FileCoverage] = []
+        self._expected: list[str] = []
+        self._skipped_files: list[str] = []
+        self._canaries = Canaries()
+        self._tampering = ""
+        self._gone = ""
+        self.plan: Plan | None = None
+        self.unplain = ""
+        """What the tests cannot hand to code that runs elsewhere."""
+        self.needs_sharing = False
+        """Whether that was found before anything was learned from the code under test."""
+        self.candidate: Candidate | None = None
+        """How the cell of the code under test ended; set by whoever ran it."""
 
     def feed(self, chunk: bytes) -> None:
         """Takes the next bytes; after nonsense it takes no more, and the report says so."""
@@ -41,6 +79,8 @@ class ReportBuilder:
         try:
             for message in self._reader.feed(chunk):
                 self._take(message)
+        except ForgedError as error:
+            self._broken = self._tampering = str(error)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self._broken = f"{type(error).__name__}: {error}"[:256]
 
@@ -53,26 +93,72 @@ class ReportBuilder:
             case "collected":
                 self._collected = _count(message["count"])
             case "collect_error":
-                self._error_count += 1
-                if len(self._errors) < MAX_COLLECTION_ERRORS:
-                    self._errors.append(CollectionError(_text(message["path"], _ID), _failure(message["failure"])))
+                self._take_error(CollectionError(_text(message["path"], _ID), _failure(message["failure"])))
             case "begin":
                 self._running = _text(message["id"], _ID)
             case "test":
                 self._running = None
                 self._tests.append(_test(message))
+            case "coverage":
+                self._coverage = [*self._coverage, _file_coverage(message)][:MAX_COVERED_FILES]
             case "end":
                 self._exit_code = _count(message["exit_code"])
                 self._duration = _seconds(message["duration"])
+            case "expected" | "plan" | "guard" | "collect_skip" | "canary" | "tampered" | "unplain" | "gone" as kind:
+                self._take_integrity(kind, message)
             case other:
                 raise ValueError(f"unknown frame {_text(other, 32)!r}")
+
+    def _take_error(self, error: CollectionError) -> None:
+        self._error_count += 1
+        if len(self._errors) < MAX_COLLECTION_ERRORS:
+            self._errors.append(error)
+
+    def _take_integrity(self, kind: str, message: Mapping[str, Any]) -> None:
+        match kind:
+            case "expected":
+                self._expected += [_text(node_id, _ID) for node_id in message["ids"]]
+                if len(self._expected) > MAX_EXPECTED:
+                    raise ValueError(f"more than {MAX_EXPECTED} expected tests")
+            case "plan":
+                self.plan = _plan(message)
+                self._on_plan()
+            case "guard":
+                self._canaries = Canaries(planned=_count(message["canaries"]))
+            case "collect_skip":
+                if len(self._skipped_files) < MAX_SKIPPED_FILES:
+                    self._skipped_files.append(_text(message["path"], _ID))
+            case "canary":
+                self._take_canary(_text(message["saw"], _ID), failed=message["failed"] is True)
+            case "tampered":
+                self._tampering = self._tampering or _text(message["what"], _ID) or "something was changed"
+            case _:
+                self._take_conversation(kind, message)
+
+    def _take_conversation(self, kind: str, message: Mapping[str, Any]) -> None:
+        """What became of the talk with code that runs in another cell."""
+        if kind == "unplain":
+            self.unplain = _text(message["reason"], _ID)
+            self.needs_sharing = message["first"] is True
+        else:
+            self._gone = _text(message["why"], _ID)
+
+    def _take_canary(self, saw: str, *, failed: bool) -> None:
+        if failed:
+            self._canaries = replace(self._canaries, failed=self._canaries.failed + 1)
+        else:
+            self._canaries = replace(self._canaries, alive=saw or "nothing was seen of it")
 
     def report(self, status: Status) -> TestReport:
         """The report of a run whose process ended with `status`."""
         tests = list(self._tests)
         if self._running is not None:
             tests.append(TestCase(self._running, TestOutcome.UNFINISHED))
-        evidence = ReportEvidence(status, self._exit_code, self._collected, tests, self._error_count, self._broken)
+        evidence = ReportEvidence(
+            status, self._exit_code, self._collected, tests, self._error_count, self._broken, self.plan,
+            self._expected, self._skipped_files, self._canaries, self._tampering, self.unplain, self._gone,
+            self.candidate,
+        )  # fmt: skip
         verdict, reason = outcome(evidence)
         counts: dict[TestOutcome, int] = {}
         for test in tests:
@@ -87,6 +173,8 @@ class ReportBuilder:
             collection_errors=tuple(self._errors),
             framework=self._framework,
             duration=self._duration,
+            integrity=integrity(evidence, self._asked),
+            coverage=tuple(self._coverage),
         )
 
 
@@ -129,6 +217,19 @@ def _size(test: TestCase) -> int:
     return size
 
 
+def _plan(message: Mapping[str, Any]) -> Plan:
+    isolation = TestIsolation(message["isolation"])
+    if isolation is TestIsolation.AUTO:
+        raise ValueError("a plan that settles nothing")
+    return Plan(
+        isolation=isolation,
+        reason=_text(message["reason"], _ID),
+        refused=_text(message["refused"], _ID),
+        is_open=_text(message["open"], _ID),
+        read_only=message["read_only"] is True,
+    )
+
+
 def _test(message: Mapping[str, Any]) -> TestCase:
     failure = message.get("failure")
     return TestCase(
@@ -153,6 +254,28 @@ def _failure(value: Mapping[str, Any]) -> Failure:
         if sides
         else None,
     )
+
+
+def _file_coverage(message: Mapping[str, Any]) -> FileCoverage:
+    lines, branches = message["missing_lines"], message["missing_branches"]
+    if not isinstance(lines, list) or not isinstance(branches, list):
+        raise TypeError("missing lines and branches are no lists")
+    return FileCoverage(
+        path=_text(message["path"], _ID),
+        statements=_count(message["statements"]),
+        missing_lines=tuple(_count(line) for line in lines[:MAX_MISSING]),
+        missing=_count(message["missing"]),
+        branches=_count(message["branches"]),
+        missing_branches=tuple((_count(start), _line(end)) for start, end in branches[:MAX_MISSING]),
+        missed_branches=_count(message["missed_branches"]),
+    )
+
+
+def _line(value: object) -> int:
+    """A line's number; negative for the exit of the block that begins there."""
+    if not isinstance(value, int):
+        raise TypeError(f"a {type(value).__name__} where a line's number belongs")
+    return value if value >= 0 and _count(value) >= 0 else -_count(-value)
 
 
 def _text(value: object, limit: int) -> str:

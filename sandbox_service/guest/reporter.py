@@ -1,35 +1,39 @@
 """Runs pytest in a job's process and reports each test over a pipe as it ends, in frames and not in text to parse.
 
-Fields are cut here to the sizes that the contract states, so that a test that prints a gigabyte costs the service
-nothing.
+What the frames hold of an exception or a report is made in `outcomes`; what is settled before the run, in `planning`.
 """
 
 import os
 import sys
 import tempfile
 import time
-import types
 import unittest
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
 from _pytest._io.saferepr import saferepr
 
-from sandbox_service.guest import program, rootfs, wire
+from sandbox_service.guest import coverage, outcomes, planning, program, rootfs
+from sandbox_service.guest.canaries import Canary
+from sandbox_service.guest.channel import Channel
+from sandbox_service.guest.guarding import Guard
+from sandbox_service.guest.judge import Conversation, Finder
+from sandbox_service.guest.sender import Send, sealed
 
-MESSAGE_CHARS, TRACEBACK_CHARS, REPR_CHARS, CAPTURED_CHARS, ID_CHARS = 4096, 16384, 1024, 8192, 1024
 _LEFT_OUT = (
     "cacheprovider", "doctest", "faulthandler", "pastebin", "setuponly", "setupplan",
     "stepwise", "terminalprogress", "threadexception", "unraisableexception",
 )  # fmt: skip
 """Plugins that only a person at a terminal, or a build server's files, have a use for; each costs start-up time."""
 _GIVING_UP = (unittest.SkipTest, pytest.skip.Exception, pytest.xfail.Exception)
-_LONGEST_CHAIN = 16
 _DETAILS_BYTES = 4 * 1024 * 1024
 _PASSED_DETAILS_BYTES = 1024 * 1024
 """Once this much was reported, further tests report without traceback and output: a reply could not hold them."""
-
+_NOT_THERE = int(pytest.ExitCode.USAGE_ERROR)
+_REFUSED = 3
+"""Exit code of a run that is ended before its first test: pytest's for a fault of its own."""
 
 _OPTIONS = [
     "--import-mode=importlib", f"--rootdir={rootfs.TESTS}", f"--confcutdir={rootfs.TESTS}",
@@ -37,52 +41,80 @@ _OPTIONS = [
 ]  # fmt: skip
 
 
-def session(wait: Callable[[], NoReturn]) -> NoReturn:
+def session(wait: Callable[[Callable[[], None]], NoReturn]) -> NoReturn:
     """Starts a pytest session and stops in it before anything is collected; each job goes on from there as a fork.
 
     What a session does until then (plugins, options, fixtures of pytest's own) is the same for every job, and takes
     longer than most jobs' tests. A job whose tests bring a configuration of their own gets a session of its own.
 
     Args:
-        wait: waits for jobs, and raises `program.Become` in each job's process.
+        wait: waits for jobs, and raises `program.Become` in each job's process; what it is given is done there before
+            the job comes.
     """
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    reporter = Reporter(wait)
+    reporter = Reporter(Guard(), wait)
     reporter.close(int(pytest.main([*_OPTIONS, "--capture=no", "-p", "no:terminal", rootfs.TESTS], plugins=[reporter])))
 
 
-Compared = tuple[str, dict[str, str]]
-"""`file:line` of an assertion, and the sides that it compared."""
+@dataclass(slots=True)
+class _Run:
+    """One job's run."""
+
+    send: Send
+    plan: planning.Plan
+    conversation: Conversation | None = None
+    measurement: coverage.Measurement | None = None
+
+    def coverage(self) -> Iterable[dict[str, Any]]:
+        """Frames of what was measured."""
+        if self.measurement is not None:
+            return self.measurement.collect()
+        return self.conversation.coverage() if self.conversation is not None else ()
 
 
 class Reporter:
-    """The plugin. Frames: `session`, `collected`, `collect_error`, `begin` and `test` for each test, `end`."""
+    """The plugin.
 
-    def __init__(self, wait: Callable[[], NoReturn] | None = None, descriptor: int = -1) -> None:
-        self._wait = wait
-        self._descriptor = descriptor
-        self._comparison: Compared | None = None
+    Frames: `expected`, `plan`, `session`, `guard`, `collected`, `collect_error`, `collect_skip`, `begin` and `test` for
+    each test, `canary`, `tampered`, `unplain`, `gone`, `coverage`, `end`.
+    """
+
+    def __init__(
+        self, guard: Guard, wait: Callable[[Callable[[], None]], NoReturn] | None = None, run: _Run | None = None
+    ) -> None:
+        self._guard, self._wait, self._run = guard, wait, run
+        self._comparison: outcomes.Compared | None = None
         self._failures: dict[str, dict[str, Any]] = {}
         self._tests: dict[str, dict[str, Any]] = {}
         self._sent = {True: 0, False: 0}
         self.began = time.monotonic()
 
     def send(self, **message: object) -> None:
-        """Writes one frame; blocks while the pipe is full, which costs the job's own wall time."""
+        """Writes one frame."""
         passed = message.get("outcome") == "PASSED"
         if self._sent[passed] > (_PASSED_DETAILS_BYTES if passed else _DETAILS_BYTES):
-            message = _without_details(message)
-        data = memoryview(wire.frame(message))
-        self._sent[passed] += len(data)
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+            message = outcomes.without_details(message)
+        if self._run is not None:
+            self._sent[passed] += self._run.send(message)
 
     def close(self, exit_code: int) -> NoReturn:
         """Reports the end and ends the process."""
+        run = self._run
+        if run is not None and run.conversation is not None:
+            self._tell_end_of(run.conversation)
+        for frame in run.coverage() if run else ():
+            self.send(**frame)
+        self._guard.end()
         self.send(kind="end", exit_code=exit_code, duration=time.monotonic() - self.began)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(exit_code)
+
+    def _tell_end_of(self, conversation: Conversation) -> None:
+        if conversation.unplain:
+            self.send(kind="unplain", reason=conversation.unplain, first=False)
+        if conversation.gone:
+            self.send(kind="gone", why=conversation.gone)
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Short tracebacks: the plugin that has the option for them writes to terminals, and is left out."""
@@ -93,37 +125,90 @@ class Reporter:
         """Waits for a job and becomes it; the collection that follows is the job's."""
         if self._wait is not None:
             try:
-                self._wait()
+                self._wait(self._guard.warm)
             except program.Become as job:
-                start, self._descriptor = job.start, job.report
-            self._take_up(session.config, start["select"], own_session=start["own_session"])
+                start, report, channel = job.start, job.report, job.channel
+            self._take_up(session, start, report, channel)
         self.send(kind="session", framework=f"pytest {pytest.__version__}")
+        if self._run is not None and self._run.conversation is not None:
+            planning.keep_code_out()  # the tests' own configuration may have brought it in
+        elif self._run is not None:
+            self.send(kind="guard", canaries=self._guard.begin(session, self._run.plan, self._run.send))
 
-    def _take_up(self, config: pytest.Config, select: list[str], *, own_session: bool) -> None:
+    def _take_up(self, session: pytest.Session, start: dict[str, Any], report: int, channel: int) -> None:
         self.began = time.monotonic()
         tempfile.tempdir = None
-        sys.path[:0] = [rootfs.TESTS, rootfs.WORK]
-        arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in select] or [rootfs.TESTS]
-        if own_session:
-            reporter = Reporter(descriptor=self._descriptor)
+        plan = planning.make(start)
+        planning.see_tests(plan.isolation)
+        self._run = run = _Run(sealed(report, start.pop("key", "")), plan)
+        for frame in plan.frames():
+            self.send(**frame)
+        if plan.refused:
+            self.close(_REFUSED)
+        if not all(os.path.exists(f"{rootfs.TESTS}/{node_id.partition('::')[0]}") for node_id in start["select"]):
+            self.close(_NOT_THERE)  # pytest would look for a configuration where it was started: beside the candidate
+        if plan.isolation == planning.SEPARATE:
+            run.conversation = Conversation(Channel(channel), self._give_up)
+            run.conversation.covers = start["coverage"]
+            sys.meta_path.insert(0, Finder(plan.modules, run.conversation))
+        elif start["coverage"]:
+            run.measurement = coverage.Measurement(rootfs.WORK)
+            run.measurement.start()
+        arguments = [f"{rootfs.TESTS}/{node_id}" for node_id in start["select"]] or [rootfs.TESTS]
+        if start["own_session"]:
+            reporter = Reporter(self._guard, run=run)
             options = [*_OPTIONS, "--capture=fd", "-q", "--color=no", "--no-summary"]
             reporter.close(int(pytest.main([*options, *arguments], plugins=[reporter])))
-        config.args = arguments
-        capture = config.pluginmanager.getplugin("capturemanager")
+        session.config.args = arguments
+        capture = session.config.pluginmanager.getplugin("capturemanager")
         capture.stop_global_capturing()
         capture._method = "fd"  # noqa: SLF001 - started without capture, since a fork must not share its files
         capture.start_global_capturing()
+
+    def _give_up(self, reason: str) -> NoReturn:
+        """The tests hand over what cannot cross, and nothing has been learned from the candidate yet."""
+        self.send(kind="unplain", reason=reason, first=True)
+        os._exit(_REFUSED)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Tells how many tests must report."""
         self.send(kind="collected", count=len(session.items))
+        self._guard.place(len(session.items))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> None:
+        """Runs the canaries whose turn it is before a test."""
+        for canary in self._guard.due():
+            self._run_canary(canary)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Runs the canaries that come after the last test."""
+        result = yield
+        if session.items and not session.config.option.collectonly:
+            for canary in self._guard.rest():
+                self._run_canary(canary)
+        return result
+
+    def _run_canary(self, canary: Canary) -> None:
+        """Through the same methods as a test, but for what is sent in the end."""
+        node_id = canary.item.nodeid
+        self._tests[node_id] = {"outcome": "PASSED", "duration": 0.0, "by_tests": True}
+        for report in canary.run():
+            self.pytest_runtest_logreport(report)
+        self._guard.judge(canary, self._entry(node_id) or {"outcome": "MISSING"})
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Looks whether a test is still the one that was written."""
+        self._guard.look_at(item)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Tells what could not be collected."""
         failure = self._failures.pop(report.nodeid, None)
         if report.failed and failure is None:
-            failure = _plain_failure(str(report.longrepr))
+            failure = outcomes.plain_failure(str(report.longrepr))
         if failure is not None:
             self._tell_collect_error(report.nodeid, failure)
 
@@ -136,28 +221,38 @@ class Reporter:
             report = yield
         except BaseException as ending:
             info = pytest.ExceptionInfo.from_exception(ending)
-            self._tell_collect_error(collector.nodeid, _failure(info, str(info.getrepr(style="short")), None))
+            self._tell_collect_error(collector.nodeid, outcomes.failure(info, str(info.getrepr(style="short")), None))
             raise
+        if report.skipped and not self._is_of_the_code(report):
+            self.send(kind="collect_skip", path=outcomes.cut(collector.nodeid, outcomes.ID_CHARS))
         call = getattr(report, "call", None)
         error = call.excinfo.value if call is not None and call.excinfo is not None else None
-        if error is not None and (report.failed or _comes_out_of_the_code(error)):
+        if error is not None and (report.failed or outcomes.comes_out_of_the_code(error)):
             real = pytest.ExceptionInfo.from_exception(error.__cause__ or error)
-            self._failures[report.nodeid] = _failure(real, report.longreprtext or str(report.longrepr), None)
+            self._failures[report.nodeid] = outcomes.failure(real, report.longreprtext or str(report.longrepr), None)
         return report
 
+    def _is_of_the_code(self, report: pytest.CollectReport) -> bool:
+        call = getattr(report, "call", None)
+        return call is not None and call.excinfo is not None and outcomes.comes_out_of_the_code(call.excinfo.value)
+
     def _tell_collect_error(self, node_id: str, failure: dict[str, Any]) -> None:
-        self.send(kind="collect_error", path=_cut(node_id, ID_CHARS), failure=failure)
+        self.send(kind="collect_error", path=outcomes.cut(node_id, outcomes.ID_CHARS), failure=failure)
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
         """Remembers the two sides of the comparison that is failing just now; leaves the text to pytest."""
-        sides = {"operator": op, "left": saferepr(left, REPR_CHARS), "right": saferepr(right, REPR_CHARS)}
-        self._comparison = (_line_of_caller(), sides)
+        sides = {
+            "operator": op,
+            "left": saferepr(left, outcomes.REPR_CHARS),
+            "right": saferepr(right, outcomes.REPR_CHARS),
+        }
+        self._comparison = (outcomes.line_of_caller(), sides)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Tells which test is running, so that one which never ends has a name."""
         self._comparison = None
         self._tests[nodeid] = {"outcome": "PASSED", "duration": 0.0, "by_tests": True}
-        self.send(kind="begin", id=_cut(nodeid, ID_CHARS))
+        self.send(kind="begin", id=outcomes.cut(nodeid, outcomes.ID_CHARS))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -167,119 +262,38 @@ class Reporter:
         error = call.excinfo.value if call.excinfo is not None else None  # before pytest makes a skip of its own of it
         report = yield
         test = self._tests.setdefault(item.nodeid, {"outcome": "PASSED", "duration": 0.0})
-        if isinstance(error, _GIVING_UP) and _comes_out_of_the_code(error):
+        if isinstance(error, _GIVING_UP) and not outcomes.gives_up_in_tests(error):
             test["by_tests"] = False
         if report.failed and call.excinfo is not None:
-            self._failures.setdefault(item.nodeid, _failure(call.excinfo, report.longreprtext, self._comparison))
+            self._failures.setdefault(
+                item.nodeid, outcomes.failure(call.excinfo, report.longreprtext, self._comparison)
+            )
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Folds set-up, call (with its subtests) and tear-down into one entry."""
         test = self._tests.setdefault(report.nodeid, {"outcome": "PASSED", "duration": 0.0})
         test["duration"] += report.duration
-        outcome = _outcome(report)
+        outcome = outcomes.outcome(report)
         if outcome != "PASSED" and test["outcome"] in ("PASSED", "XPASSED"):
             test["outcome"] = outcome
         if outcome in ("SKIPPED", "XFAILED") and "failure" not in test:
-            test["failure"] = _plain_failure(_reason(report))
+            test["failure"] = outcomes.plain_failure(outcomes.reason(report))
         if report.when == "teardown":
-            test["stdout"], test["stderr"] = report.capstdout[-CAPTURED_CHARS:], report.capstderr[-CAPTURED_CHARS:]
+            test["stdout"], test["stderr"] = (
+                report.capstdout[-outcomes.CAPTURED_CHARS :],
+                report.capstderr[-outcomes.CAPTURED_CHARS :],
+            )
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Sends the test's entry."""
-        test = self._tests.pop(nodeid, None)
-        failure = self._failures.pop(nodeid, None)
+        test = self._entry(nodeid)
         if test is not None:
-            if failure and test["outcome"] in ("FAILED", "ERROR"):
-                test["failure"] = failure
-            self.send(kind="test", id=_cut(nodeid, ID_CHARS), **test)
+            self.send(kind="test", id=outcomes.cut(nodeid, outcomes.ID_CHARS), **test)
 
-
-def _comes_out_of_the_code(error: BaseException) -> bool:
-    """Whether a frame of the code under test had a part in an exception, or in one that it was raised for."""
-    current: BaseException | None = error
-    for _link in range(_LONGEST_CHAIN):
-        if current is None:
-            return False
-        trace = current.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.startswith(f"{rootfs.WORK}/"):
-                return True
-            trace = trace.tb_next
-        current = current.__cause__ or current.__context__
-    return False
-
-
-def _outcome(report: pytest.TestReport) -> str:
-    expected_to_fail = hasattr(report, "wasxfail")
-    if report.failed:
-        return "FAILED" if report.when == "call" else "ERROR"
-    if report.skipped:
-        return "XFAILED" if expected_to_fail else "SKIPPED"
-    return "XPASSED" if expected_to_fail and report.when == "call" else "PASSED"
-
-
-def _reason(report: pytest.TestReport) -> str:
-    if hasattr(report, "wasxfail"):
-        return str(report.wasxfail)
-    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
-
-
-def _failure(info: pytest.ExceptionInfo[BaseException], text: str, compared: Compared | None) -> dict[str, Any]:
-    location = ""
-    for entry in info.traceback:
-        location = _line(str(entry.path), entry.lineno + 1) or location
-    if isinstance(info.value, SyntaxError) and info.value.filename:
-        location = f"{os.path.basename(info.value.filename)}:{info.value.lineno}"
-    return {
-        "type": info.typename,
-        "message": _cut(_text(info.value), MESSAGE_CHARS),
-        "location": location,
-        "traceback": _cut(text, TRACEBACK_CHARS),
-        "comparison": compared[1] if compared and compared[0] == location and _is_assertion(info.value) else None,
-    }
-
-
-def _is_assertion(error: BaseException) -> bool:
-    return isinstance(error, AssertionError)
-
-
-def _line(path: str, number: int) -> str:
-    """`file:line` where the file is one of the job's, else ""."""
-    for root in (rootfs.WORK, rootfs.TESTS):
-        if path.startswith(f"{root}/"):
-            return f"{path[len(root) + 1 :]}:{number}"
-    return ""
-
-
-def _line_of_caller() -> str:
-    """The innermost line of the job's own that is running."""
-    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the cheap way; traceback.walk_stack is the same
-    while frame is not None:
-        if line := _line(frame.f_code.co_filename, frame.f_lineno):
-            return line
-        frame = frame.f_back
-    return ""
-
-
-def _plain_failure(message: str) -> dict[str, Any]:
-    return {"type": "", "message": _cut(message, MESSAGE_CHARS), "location": "", "traceback": "", "comparison": None}
-
-
-def _without_details(message: dict[str, object]) -> dict[str, object]:
-    bare = {**message, "stdout": "", "stderr": ""}
-    failure = message.get("failure")
-    if isinstance(failure, dict):
-        bare["failure"] = _plain_failure(failure["message"][:256]) | {"type": failure["type"]}
-    return bare
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:
-        return f"<{type(error).__name__} whose text raises {type(broken).__name__}>"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    def _entry(self, node_id: str) -> dict[str, Any] | None:
+        test = self._tests.pop(node_id, None)
+        found = self._failures.pop(node_id, None)
+        if test is not None and found and test["outcome"] in ("FAILED", "ERROR"):
+            test["failure"] = found
+        return test

@@ -1,10 +1,13 @@
 """Python: files run in a forked interpreter that has started already, tests in one that has pytest imported."""
 
+import importlib.util
+import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sandbox_service.domain import Program, TestRun
-from sandbox_service.languages.base import Template
+from sandbox_service.languages.base import Installed, Template
 
 _CONFIGURATION = frozenset(
     {
@@ -30,6 +33,15 @@ class Python:
         Template("python-pytest", session="sandbox_service.guest.reporter"),
     )
 
+    separates = True
+    covers = True
+
+    def find(self) -> Installed:
+        """The service's own interpreter is always there; coverage.py may not be."""
+        tool = importlib.util.find_spec("coverage")
+        folders = tool.submodule_search_locations if tool is not None else None
+        return Installed(platform.python_version(), assets=[Path(folder) for folder in folders or ()])
+
     def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
         """A file in the warm interpreter, or an argument vector through exec."""
         if program.argv:
@@ -39,4 +51,9 @@ class Python:
     def start_tests(self, tests: TestRun) -> tuple[str, Mapping[str, Any]]:
         """In a pytest session that has started; tests with a configuration of their own get a session of their own."""
         configured = any(file.path.rpartition("/")[2] in _CONFIGURATION for file in tests.tests)
-        return "python-pytest", {"kind": "tests", "select": list(tests.select), "own_session": configured}
+        return "python-pytest", {
+            "kind": "tests",
+            "select": list(tests.select),
+            "own_session": configured,
+            "coverage": tests.coverage,
+        }

@@ -8,6 +8,7 @@ from textwrap import dedent
 import grpc
 import pytest
 from codemend.sandbox.v1 import sandbox_pb2 as pb
+from codemend.sandbox.v1 import verdicts_pb2 as pb_verdicts
 from support.jobs import client, limits, outcome, outcomes
 from support.sandbox import sandbox_process
 
@@ -133,51 +134,64 @@ async def test_each_kind_of_test_is_reported_as_what_it_is(sandbox, kind):
 WRITE_TO_EVERY_PIPE = """import os
 def write(data):
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and os.path.exists(f"/proc/self/fd/{number}") and "pipe:" in os.readlink(f"/proc/self/fd/{number}"):
+        link = f"/proc/self/fd/{number}"
+        if number > 2 and os.path.exists(link) and os.readlink(link).startswith(("pipe:", "socket:")):
             os.write(number, data)
 """
-SOLUTION_ENDS = {
-    "skips": ("import pytest\npytest.skip('x', allow_module_level=True)", {"NO_TESTS", "ERROR"}),
-    "skips_when_called": ("import pytest\ndef f(): pytest.skip('x')", {"NO_TESTS", "FAILED"}),
-    "fails_as_expected": ("import pytest\ndef f(): pytest.xfail('x')", {"FAILED"}),
-    "exits_at_import": ("import sys\nsys.exit(0)", {"ERROR"}),
-    "interrupts_at_import": ("raise KeyboardInterrupt", {"ERROR"}),
-    "exits_when_called": ("import sys\ndef f(): sys.exit(0)", {"FAILED"}),
-    "os_exit_at_import": ("import os\nos._exit(0)", {"ERROR"}),
-    "os_exit_when_called": ("import os\ndef f(): os._exit(0)", {"ERROR"}),
-    "pytest_exit": ("import pytest\ndef f(): pytest.exit('x', returncode=0)", {"ERROR"}),
-    "killed": ("import os\ndef f(): os.kill(os.getpid(), 9)", {"ERROR"}),
-    "import_error": ("import no_such_module", {"ERROR"}),
-    "syntax_error": ("def f(:\n", {"ERROR"}),
-    "missing_name": ("g = 1", {"ERROR"}),
-    "keyboard_interrupt": ("def f(): raise KeyboardInterrupt", {"ERROR", "FAILED"}),
-    "closes_the_report": ("import os\ndef f(): os.closerange(3, 100)", {"ERROR"}),
-    "garbage_in_the_report": (f"{WRITE_TO_EVERY_PIPE}def f(): write(b'x' * 1000)", {"ERROR"}),
-    "huge_frame_in_the_report": (f"{WRITE_TO_EVERY_PIPE}def f(): write(b'\\x7f\\xff\\xff\\xff')", {"ERROR"}),
-    "exits_in_the_text_of_its_error": (
-        "import sys\nclass E(Exception):\n    def __str__(self): sys.exit(0)\ndef f(): raise E()", {"ERROR", "FAILED"},
+SOLUTION_ENDS = {  # way -> (code, outcomes beside the tests, outcomes apart from them)
+    "skips": ("import pytest\npytest.skip('x', allow_module_level=True)", {"ERROR"}, {"ERROR"}),
+    "skips_when_called": ("import pytest\ndef f(): pytest.skip('x')", {"FAILED"}, {"FAILED"}),
+    "fails_as_expected": ("import pytest\ndef f(): pytest.xfail('x')", {"FAILED"}, {"FAILED"}),
+    "exits_at_import": ("import sys\nsys.exit(0)", {"ERROR"}, {"ERROR"}),
+    "interrupts_at_import": ("raise KeyboardInterrupt", {"ERROR"}, {"ERROR"}),
+    "exits_when_called": ("import sys\ndef f(): sys.exit(0)", {"FAILED"}, {"FAILED"}),
+    "os_exit_at_import": ("import os\nos._exit(0)", {"INCOMPLETE"}, {"FAILED"}),
+    "os_exit_when_called": ("import os\ndef f(): os._exit(0)", {"INCOMPLETE"}, {"FAILED"}),
+    "pytest_exit": ("import pytest\ndef f(): pytest.exit('x', returncode=0)", {"INCOMPLETE"}, {"FAILED"}),
+    "killed": ("import os\ndef f(): os.kill(os.getpid(), 9)", {"INCOMPLETE"}, {"FAILED"}),
+    "import_error": ("import no_such_module", {"ERROR"}, {"ERROR"}),
+    "syntax_error": ("def f(:\n", {"ERROR"}, {"ERROR"}),
+    "missing_name": ("g = 1", {"ERROR"}, {"ERROR"}),
+    "keyboard_interrupt": ("def f(): raise KeyboardInterrupt", {"ERROR"}, {"FAILED"}),
+    "closes_the_report": ("import os\ndef f(): os.closerange(3, 256)", {"INCOMPLETE"}, {"FAILED"}),
+    "garbage_in_the_report": (f"{WRITE_TO_EVERY_PIPE}def f(): write(b'x' * 1000)", {"TAMPERED"}, {"FAILED"}),
+    "huge_frame_in_the_report": (
+        f"{WRITE_TO_EVERY_PIPE}def f(): write(b'\\x7f\\xff\\xff\\xff')", {"TAMPERED"}, {"FAILED"},
     ),
-    "recursion": ("def f(): return f()", {"FAILED"}),
-    "out_of_memory": ("def f(): return b'x' * (8 << 30)", {"LIMIT_EXCEEDED", "FAILED"}),
-    "cpu": ("def f():\n    while True: pass", {"LIMIT_EXCEEDED"}),
+    "exits_in_the_text_of_its_error": (
+        "import sys\nclass E(Exception):\n    def __str__(self): sys.exit(0)\ndef f(): raise E()",
+        {"ERROR", "FAILED"}, {"FAILED"},
+    ),
+    "recursion": ("def f(): return f()", {"FAILED"}, {"FAILED"}),
+    "out_of_memory": ("def f(): return b'x' * (8 << 30)", {"LIMIT_EXCEEDED", "FAILED"}, {"LIMIT_EXCEEDED", "FAILED"}),
+    "cpu": ("def f():\n    while True: pass", {"LIMIT_EXCEEDED"}, {"LIMIT_EXCEEDED"}),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("isolation", [pb_verdicts.TEST_ISOLATION_SHARED, pb_verdicts.TEST_ISOLATION_SEPARATE])
 @pytest.mark.parametrize("way", SOLUTION_ENDS)
-async def test_a_solution_that_does_not_do_its_work_is_never_a_pass(sandbox, way):
-    code, expected = SOLUTION_ENDS[way]
+async def test_a_solution_that_does_not_do_its_work_is_never_a_pass(sandbox, way, isolation):
+    code, shared, separate = SOLUTION_ENDS[way]
     tests = "from solution import f\ndef test_first(): f()\ndef test_after(): pass\n"
-    reply = await sandbox.tests(tests, code, limits=limits(wall_time=10, cpu_time=1))
-    assert outcome(reply) in expected, reply
+    reply = await sandbox.tests(tests, code, limits=limits(wall_time=10, cpu_time=1), isolation=isolation)
+    assert reply.report.integrity.isolation == isolation
+    assert outcome(reply) in (shared if isolation == pb_verdicts.TEST_ISOLATION_SHARED else separate), reply
     assert reply.report.reason
 
 
-async def test_a_skip_out_of_the_code_under_test_is_no_pass_even_beside_passed_tests(sandbox):
+@pytest.mark.parametrize(
+    ("isolation", "told"),
+    [
+        (pb_verdicts.TEST_ISOLATION_SHARED, {"passed": 1, "skipped": 1}),
+        (pb_verdicts.TEST_ISOLATION_SEPARATE, {"passed": 1, "failed": 1}),
+    ],
+)
+async def test_a_skip_out_of_the_code_under_test_is_no_pass_even_beside_passed_tests(sandbox, isolation, told):
     code = "import pytest\ndef f(): pytest.skip('not implemented')\ndef g(): return 1\n"
     tests = "from solution import f, g\ndef test_f(): assert f() == 1\ndef test_g(): assert g() == 1\n"
-    reply = await sandbox.tests(tests, code)
+    reply = await sandbox.tests(tests, code, isolation=isolation)
     assert outcome(reply) == "FAILED"
-    assert counts(reply) == {"passed": 1, "skipped": 1}
+    assert counts(reply) == told
 
 
 SUBTEST = """
@@ -288,8 +302,9 @@ async def test_a_test_that_hangs_has_its_name_and_those_before_it_their_outcomes
 
 async def test_a_process_that_ends_in_a_test_leaves_that_test_unfinished(sandbox):
     reply = await sandbox.tests("import os\ndef test_a(): pass\ndef test_b(): os._exit(0)\ndef test_c(): pass\n")
-    assert outcome(reply) == "ERROR"
+    assert outcome(reply) == "INCOMPLETE"
     assert outcomes(reply) == {"test_a": "PASSED", "test_b": "UNFINISHED"}
+    assert "test_c" in reply.report.reason
 
 
 async def test_what_a_test_prints_is_its_own(sandbox):
@@ -395,9 +410,10 @@ CANDIDATE_FILES = {
 }
 
 
-async def test_what_a_candidate_lays_beside_its_code_does_not_matter(sandbox):
+@pytest.mark.parametrize("isolation", [pb_verdicts.TEST_ISOLATION_SHARED, pb_verdicts.TEST_ISOLATION_SEPARATE])
+async def test_what_a_candidate_lays_beside_its_code_does_not_matter(sandbox, isolation):
     tests = "from solution import f\ndef test_right(): assert f() == 1\ndef test_wrong(): assert f() == 2\n"
-    reply = await sandbox.tests(tests, {"solution.py": "def f(): return 1\n", **CANDIDATE_FILES})
+    reply = await sandbox.tests(tests, {"solution.py": "def f(): return 1\n", **CANDIDATE_FILES}, isolation=isolation)
     assert outcome(reply) == "FAILED", reply
     assert outcomes(reply) == {"test_right": "PASSED", "test_wrong": "FAILED"}
 
@@ -438,10 +454,13 @@ TAMPERING = [
 ]
 
 
+@pytest.mark.parametrize("isolation", [pb_verdicts.TEST_ISOLATION_SHARED, pb_verdicts.TEST_ISOLATION_SEPARATE])
 @pytest.mark.parametrize("attempt", TAMPERING)
-async def test_a_candidate_cannot_change_the_tests(sandbox, attempt):
+async def test_a_candidate_cannot_change_the_tests(sandbox, attempt, isolation):
     code = f"import os\ntry:\n    {attempt}\n    done = True\nexcept OSError: done = False\n"
-    reply = await sandbox.tests("import solution\ndef test_a(): assert solution.done is False\n", code)
+    reply = await sandbox.tests(
+        "import solution\ndef test_a(): assert solution.done is False\n", code, isolation=isolation
+    )
     assert outcome(reply) == "PASSED", reply
 
 
