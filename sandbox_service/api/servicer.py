@@ -1,70 +1,57 @@
-"""The servicer: reads a request, hands the job to the scheduler, writes the reply; and the table of errors for callers.
+"""The servicer: reads a request, hands the job to the scheduler, writes the reply.
 
-Errors leave the handlers as domain errors. The interceptor of `codemend.rpc` turns them into statuses by that table.
+Errors leave the handlers as domain errors; `table.py` says what callers see of them.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import timedelta
-from typing import Any
+from functools import partial
 
-import grpc
-from codemend.rpc import ErrorRule, ErrorTable, bad_request, retry_info
 from codemend.sandbox.v1 import sandbox_pb2 as pb
-from codemend.sandbox.v1 import sandbox_pb2_grpc as pb_grpc
+from google.protobuf.message import Message
 
 from sandbox_service import errors
+from sandbox_service.api.jobs import Done, JobRunner
+from sandbox_service.api.once import Context, KeyedCalls, Time, deadline_of
+from sandbox_service.api.sessions import SessionCalls, SessionRules
 from sandbox_service.cells import CellKind
-from sandbox_service.domain import JobOutcome
-from sandbox_service.replies import limits_to, protection_to, report_to, result_to
+from sandbox_service.domain import Lease
+from sandbox_service.idempotency import IdempotencyKeys
+from sandbox_service.replies import duration_to, limits_to, protection_to, report_to
 from sandbox_service.scheduler import Scheduler
+from sandbox_service.sessions import SessionStore
 from sandbox_service.streaming import OutputBuffer, Unsent
+from sandbox_service.tenants import tenant_of
 from sandbox_service.translation import program_from, test_run_from
 from sandbox_service.validation import Rules
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 STDOUT = 1
-LONGEST_DEADLINE_SECONDS = 365 * 24 * 3600.0  # of a caller that in truth waits for ever; no job lives as long
-
-ERRORS = ErrorTable(
-    {
-        errors.InvalidJob: ErrorRule(
-            grpc.StatusCode.INVALID_ARGUMENT, "INVALID_JOB", lambda error: bad_request(error.violations)
-        ),
-        errors.QueueFull: ErrorRule(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", lambda error: retry_info(error.retry_after)
-        ),
-        errors.DeadlineTooShort: ErrorRule(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_TOO_SHORT"),
-        errors.ServiceDraining: ErrorRule(
-            grpc.StatusCode.UNAVAILABLE, "SERVICE_DRAINING", lambda error: retry_info(error.retry_after)
-        ),
-        errors.CellFailure: ErrorRule(grpc.StatusCode.INTERNAL, "CELL_FAILURE"),
-        errors.CellUnavailable: ErrorRule(
-            grpc.StatusCode.UNAVAILABLE, "CELL_UNAVAILABLE", lambda error: retry_info(error.retry_after)
-        ),
-        errors.ReaderTooSlow: ErrorRule(grpc.StatusCode.RESOURCE_EXHAUSTED, "READER_TOO_SLOW"),
-    }
-)
 
 
-class SandboxServicer(pb_grpc.SandboxServiceServicer):
-    """The contract's SandboxService over one scheduler."""
+class SandboxServicer(SessionCalls):
+    """The contract's SandboxService over one scheduler and one store of sessions."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         cells: CellKind,
         rules: Rules,
+        keys: IdempotencyKeys[Message],
         *,
+        sessions: SessionStore,
+        session_rules: SessionRules,
         concurrency: int,
         queue_size: int,
         version: str,
     ) -> None:
-        self._scheduler = scheduler
+        calls = KeyedCalls(keys)
+        super().__init__(sessions, session_rules, calls)
+        self._jobs = JobRunner(scheduler, rules, sessions)
         self._cells = cells
         self._rules = rules
+        self._session_rules = session_rules
+        self._calls = calls
         self._concurrency = concurrency
         self._queue_size = queue_size
         self._version = version
@@ -74,17 +61,22 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
         self, request: pb.ExecuteRequest, context: Context
     ) -> pb.ExecuteResponse:
         """Runs one program."""
-        program = program_from(request, self._rules)
-        outcome = await self._scheduler.submit(program, deadline=_deadline(context))
-        return pb.ExecuteResponse(result=result_to(outcome.result))
+        lease = Lease(tenant_of(context), request.session)
+
+        async def run(time: Time) -> pb.ExecuteResponse:
+            done = await self._jobs.run(partial(program_from, request), lease, time, prefix="program.")
+            return pb.ExecuteResponse(result=done.result())
+
+        return await self._calls.once("Execute", request, context, run)
 
     async def ExecuteStream(  # noqa: N802 - the contract's name
         self, request: pb.ExecuteStreamRequest, context: Context
     ) -> AsyncIterator[pb.ExecuteStreamResponse]:
         """Runs one program and sends its output as it appears."""
-        program = program_from(request, self._rules)
+        lease, time = Lease(tenant_of(context), request.session), Time(deadline_of(context))
         buffer = OutputBuffer(self._unsent)
-        job = asyncio.create_task(self._scheduler.submit(program, deadline=_deadline(context), sink=buffer.push))
+        read = partial(program_from, request)
+        job = asyncio.create_task(self._jobs.run(read, lease, time, prefix="program.", sink=buffer.push))
         buffer.on_overflow(job.cancel)
         job.add_done_callback(lambda _: buffer.close())
         try:
@@ -94,8 +86,7 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
                         yield pb.ExecuteStreamResponse(stdout_chunk=data)
                     else:
                         yield pb.ExecuteStreamResponse(stderr_chunk=data)
-            outcome = await job
-            yield pb.ExecuteStreamResponse(result=result_to(outcome.result))
+            yield pb.ExecuteStreamResponse(result=(await job).result())
         finally:
             await _ended(job)
 
@@ -103,11 +94,15 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
         self, request: pb.RunTestsRequest, context: Context
     ) -> pb.RunTestsResponse:
         """Runs tests."""
-        run = test_run_from(request, self._rules)
-        outcome = await self._scheduler.submit(run, deadline=_deadline(context))
-        if outcome.report is None:
-            raise errors.CellFailure("the cell gave no report for a test run")
-        return pb.RunTestsResponse(report=report_to(outcome.report), execution=result_to(outcome.result))
+        lease = Lease(tenant_of(context), request.session)
+
+        async def run(time: Time) -> pb.RunTestsResponse:
+            done = await self._jobs.run(partial(test_run_from, request), lease, time)
+            if done.outcome.report is None:
+                raise errors.CellFailure("the cell gave no report for a test run")
+            return pb.RunTestsResponse(report=report_to(done.outcome.report), execution=done.result())
+
+        return await self._calls.once("RunTests", request, context, run)
 
     async def GetCapabilities(  # noqa: N802 - the contract's name
         self,
@@ -126,16 +121,12 @@ class SandboxServicer(pb_grpc.SandboxServiceServicer):
             concurrency=self._concurrency,
             queue_size=self._queue_size,
             language_versions=self._cells.language_versions(),
+            maximum_sessions=self._session_rules.capacity.sessions,
+            maximum_session_ttl=duration_to(self._session_rules.maximums.ttl),
         )
 
 
-def _deadline(context: Context) -> timedelta | None:
-    """The time that the caller will still wait; None where it set no deadline."""
-    remaining: float | None = context.time_remaining()
-    return None if remaining is None else timedelta(seconds=min(max(remaining, 0.0), LONGEST_DEADLINE_SECONDS))
-
-
-async def _ended(job: asyncio.Task[JobOutcome]) -> None:
+async def _ended(job: asyncio.Task[Done]) -> None:
     """Kills the job where it still runs, and waits until it is gone."""
     job.cancel()
     await asyncio.wait({job})
