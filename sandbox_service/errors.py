@@ -3,6 +3,13 @@
 SandboxError
 ├── InvalidJob            a field of the job is wrong: names the field and says what is allowed
 ├── QueueFull             no place to wait: says when to come back
+│   └── TenantQueueFull   none for this tenant, whose part of the service is used up
+├── KeyReused             the idempotency key was used for another request
+├── SessionNotFound       no such session for this tenant: never made, deleted or past its time
+├── SessionBusy           another call works in the session
+├── TooManySessions       the server's or the tenant's number of sessions is reached
+├── SessionStorageFull    the files of all sessions together take what the server gives them
+├── UploadStalled         an uploading caller sent nothing for too long, or left
 ├── DeadlineTooShort      the caller's deadline passed, or cannot be met any more
 ├── ReaderTooSlow         a streaming caller left more output unread, or for longer, than the service keeps it
 ├── ServiceDraining       the service is stopping
@@ -35,6 +42,57 @@ class QueueFull(SandboxError):  # noqa: N818
     def __init__(self, message: str, retry_after: timedelta) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TenantQueueFull(QueueFull):
+    """The tenant's part of the service is used up; other tenants may still have places.
+
+    Attributes:
+        tenant: its name; may be empty.
+        limit: what is reached, such as "64 waiting".
+    """
+
+    def __init__(self, tenant: str, limit: str, retry_after: timedelta) -> None:
+        super().__init__(f"the limit of the tenant {tenant!r} is reached: {limit}", retry_after)
+        self.tenant = tenant
+        self.limit = limit
+
+
+class KeyReused(SandboxError):  # noqa: N818
+    """The idempotency key was used before, by the same tenant, for another request."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the idempotency key {key!r} was used for another request")
+
+
+class SessionNotFound(SandboxError):  # noqa: N818
+    """There is no such session for this tenant, or it ended while the call worked in it."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"no session {session!r}: never made, deleted, or past its time")
+        self.session = session
+
+
+class SessionBusy(SandboxError):  # noqa: N818
+    """Another call works in the session."""
+
+
+class TooManySessions(SandboxError):  # noqa: N818
+    """The number of sessions, of the server or of the tenant, is reached; others end with time."""
+
+    def __init__(self, message: str, retry_after: timedelta) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class SessionStorageFull(SandboxError):  # noqa: N818
+    """The files of all sessions together take what the server gives them."""
+
+    retry_after = timedelta(seconds=10)
+
+
+class UploadStalled(SandboxError):  # noqa: N818
+    """The caller sent nothing of its upload for longer than the service waits, or has left."""
 
 
 class DeadlineTooShort(SandboxError):  # noqa: N818

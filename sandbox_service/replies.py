@@ -1,18 +1,20 @@
 """Replies from the domain to protobuf, cut by the contract's rules so that every one of them fits into a message.
 
 Nothing that a program printed, named or raised can make a reply fail: text is cleaned of what a proto string refuses,
-and sizes are measured on the messages themselves. Worst case, all parts at their caps: 3.6 MiB.
+and sizes are measured on the messages themselves. Worst case, all parts at their caps: 3.9 MiB.
 """
 
 from collections.abc import Iterable
 from datetime import timedelta
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
-from codemend.sandbox.v1 import verdicts_pb2
+from codemend.sandbox.v1 import sessions_pb2, verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from sandbox_service import domain
 from sandbox_service.domain import LIMIT_NAMES, MIB, TestOutcome
+from sandbox_service.session_jobs import WorkspaceUpdate
+from sandbox_service.workspace import show
 
 KIB = 1024
 OUTPUT_HALF_BYTES = 256 * KIB
@@ -24,6 +26,8 @@ COLLECTION_ERRORS_BYTES = 256 * KIB
 TEST_OUTPUT_BYTES = 8 * KIB
 MAXIMUM_COVERED_FILES = 256
 MAXIMUM_MISSING = 4096
+MAXIMUM_LEFT_OUT = 256
+LEFT_OUT_BYTES = 32 * KIB
 COVERAGE_BYTES = 128 * KIB
 ENTRY_OVERHEAD = 8  # bytes of tag and length around a message in a list
 
@@ -49,13 +53,13 @@ def result_to(result: domain.Result) -> pb.ExecutionResult:
         signal=result.signal,
         stdout=_output_to(result.stdout),
         stderr=_output_to(result.stderr),
-        wall_time=_duration(result.wall_time),
-        cpu_time=_duration(result.cpu_time),
+        wall_time=duration_to(result.wall_time),
+        cpu_time=duration_to(result.cpu_time),
         peak_memory_bytes=result.peak_memory_bytes,
         files=files,
         files_left_out=left_out,
         isolation=pb.Isolation(cell=result.isolation.cell, protections=result.isolation.protections),
-        queue_time=_duration(result.queue_time),
+        queue_time=duration_to(result.queue_time),
     )
 
 
@@ -71,10 +75,32 @@ def report_to(report: domain.TestReport) -> pb.TestReport:
         tests_left_out=report.tests_left_out + len(report.tests) - len(tests),
         collection_errors=_fitting_collection_errors(report.collection_errors),
         framework=_text(report.framework, 128),
-        duration=_duration(report.duration),
+        duration=duration_to(report.duration),
         integrity=_integrity_to(report.integrity) if report.integrity else None,
         coverage=_fitting_coverage(report.coverage),
     )
+
+
+def update_to(update: WorkspaceUpdate) -> sessions_pb2.WorkspaceUpdate:
+    """What a job did to its session as its message."""
+    message = sessions_pb2.WorkspaceUpdate(
+        kept=update.kept, reason=_text(update.reason, KIB), written=update.written, removed=update.removed
+    )
+    message.left_out.extend(shown_paths(update.left_out))
+    return message
+
+
+def shown_paths(paths: Iterable[bytes]) -> list[str]:
+    """Paths for people, as many as a reply may have."""
+    listed: list[str] = []
+    room = LEFT_OUT_BYTES
+    for path in paths:
+        text = _text(show(path), KIB)
+        room -= len(text.encode()) + ENTRY_OVERHEAD
+        if room < 0 or len(listed) == MAXIMUM_LEFT_OUT:
+            break
+        listed.append(text)
+    return listed
 
 
 def limits_to(limits: domain.Limits) -> pb.Limits:
@@ -110,12 +136,13 @@ def _fitting_files(result: domain.Result) -> tuple[list[pb.File], list[str]]:
     left_out = [_text(path, KIB) for path in result.files_left_out]
     room = FILES_BYTES
     for file in sorted(result.files, key=lambda file: file.path):
-        room_needed = len(file.content) + len(file.path)
+        path = _text(file.path, KIB)
+        room_needed = len(file.content) + len(path.encode())
         if len(files) == MAXIMUM_FILES or room_needed > room:
-            left_out.append(_text(file.path, KIB))
+            left_out.append(path)
             continue
         room -= room_needed
-        files.append(pb.File(path=_text(file.path, KIB), content=file.content, executable=file.executable))
+        files.append(pb.File(path=path, content=file.content, executable=file.executable))
     return files, left_out[:MAXIMUM_FILES]
 
 
@@ -162,7 +189,7 @@ def _case_to(case: domain.TestCase, *, with_details: bool) -> pb.TestCase:
     message = pb.TestCase(
         node_id=_text(case.node_id, KIB),
         outcome=pb.TestOutcome.Value(f"TEST_OUTCOME_{case.outcome}"),
-        duration=_duration(case.duration),
+        duration=duration_to(case.duration),
     )
     if with_details:
         message.stdout = case.stdout[-TEST_OUTPUT_BYTES:]
@@ -227,7 +254,8 @@ def _text(text: str, limit_bytes: int) -> str:
     return raw[: limit_bytes - len("…".encode())].decode("utf-8", "ignore") + "…"
 
 
-def _duration(time: timedelta) -> Duration:
+def duration_to(time: timedelta) -> Duration:
+    """A time as its message."""
     message = Duration()
     message.FromTimedelta(time)
     return message

@@ -23,11 +23,24 @@ PIECE_OVERHEAD_BYTES = 64  # what a piece costs beside its bytes; without it, pi
 
 
 class Unsent:
-    """What all streams of a server hold together."""
+    """What all streams of a server hold together; over its bound, those that hold most have to go."""
 
     def __init__(self, maximum_bytes: int = ALL_STREAMS_BYTES) -> None:
         self.maximum_bytes = maximum_bytes
         self.held_bytes = 0
+        self._held: dict[OutputBuffer, int] = {}
+
+    def count(self, buffer: "OutputBuffer", held_bytes: int) -> None:
+        """Notes what a buffer holds now."""
+        self.held_bytes += held_bytes - self._held.pop(buffer, 0)
+        if held_bytes:
+            self._held[buffer] = held_bytes
+
+    def shrink(self) -> None:
+        """Drops the buffers that hold most, until all are within the bound: a caller that reads loses nothing."""
+        while self.held_bytes > self.maximum_bytes:
+            largest = max(self._held, key=self._held.__getitem__)
+            largest.drop(f"more than {self.maximum_bytes} bytes of all streams waited to be read, most of them here")
 
 
 class OutputBuffer:
@@ -71,9 +84,8 @@ class OutputBuffer:
                 self._pieces.append((stream, piece))
                 self._count(len(piece) + PIECE_OVERHEAD_BYTES)
         if self._held > self._maximum:
-            self._drop(f"more than {self._maximum} bytes of this stream waited to be read")
-        elif self._unsent.held_bytes > self._unsent.maximum_bytes:
-            self._drop(f"more than {self._unsent.maximum_bytes} bytes of all streams waited to be read")
+            self.drop(f"more than {self._maximum} bytes of this stream waited to be read")
+        self._unsent.shrink()
         self._changed.set()
 
     def close(self) -> None:
@@ -96,7 +108,7 @@ class OutputBuffer:
                 if self._pieces:
                     stream, piece = self._pieces.popleft()
                     self._count(-len(piece) - PIECE_OVERHEAD_BYTES)
-                    timer = loop.call_later(self._stall.total_seconds(), self._drop, stalled)
+                    timer = loop.call_later(self._stall.total_seconds(), self.drop, stalled)
                     try:
                         yield stream, bytes(piece)
                     finally:
@@ -108,7 +120,8 @@ class OutputBuffer:
             self._overflow = self._overflow or "the stream has ended"  # what still comes is not kept
             self._clear()
 
-    def _drop(self, reason: str) -> None:
+    def drop(self, reason: str) -> None:
+        """Lets go of everything; its reader is told the reason."""
         self._overflow = reason
         self._clear()
         self._report_overflow()
@@ -120,4 +133,4 @@ class OutputBuffer:
 
     def _count(self, change: int) -> None:
         self._held += change
-        self._unsent.held_bytes += change
+        self._unsent.count(self, self._held)

@@ -3,14 +3,14 @@
 Replies go the other way in `replies.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
 from codemend.sandbox.v1 import verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from sandbox_service.domain import File, Limits, Program, TestIsolation, TestRun
+from sandbox_service.domain import Entry, File, Limits, Program, TestIsolation, TestRun
 from sandbox_service.validation import Rules, Violations, check_program, check_test_run, resolve_limits
 
 DEFAULT_LANGUAGE = "python"
@@ -24,8 +24,10 @@ _ISOLATIONS: dict[int, TestIsolation] = {
 _LONGEST_SECONDS = 315_576_000_000  # ten thousand years: what a Duration may hold by its own definition
 
 
-def program_from(request: pb.ExecuteRequest | pb.ExecuteStreamRequest, rules: Rules) -> Program:
-    """Reads a request to run a program.
+def program_from(
+    request: pb.ExecuteRequest | pb.ExecuteStreamRequest, rules: Rules, workspace: Sequence[Entry] | None = None
+) -> Program:
+    """Reads a request to run a program, in a session where there is a workspace.
 
     Raises:
         InvalidJob: the request breaks a rule; all that is wrong is named.
@@ -46,14 +48,15 @@ def program_from(request: pb.ExecuteRequest | pb.ExecuteStreamRequest, rules: Ru
         collect=tuple(message.collect),
         language=message.language or DEFAULT_LANGUAGE,
         environment=message.environment or DEFAULT_ENVIRONMENT,
+        workspace=workspace,
     )
     check_program(program, "program", rules, found)
     found.raise_any()
     return program
 
 
-def test_run_from(request: pb.RunTestsRequest, rules: Rules) -> TestRun:
-    """Reads a request to run tests.
+def test_run_from(request: pb.RunTestsRequest, rules: Rules, workspace: Sequence[Entry] | None) -> TestRun:
+    """Reads a request to run tests, in a session where there is a workspace.
 
     Raises:
         InvalidJob: the request breaks a rule; all that is wrong is named.
@@ -68,6 +71,7 @@ def test_run_from(request: pb.RunTestsRequest, rules: Rules) -> TestRun:
         collect=tuple(request.collect),
         language=request.language or DEFAULT_LANGUAGE,
         environment=request.environment or DEFAULT_ENVIRONMENT,
+        workspace=workspace,
         isolation=_isolation_from(request.isolation, found),
         coverage=request.coverage,
     )
@@ -88,13 +92,13 @@ def _files_from(messages: Iterable[pb.File]) -> tuple[File, ...]:
 
 def _limits_from(message: pb.Limits, field: str, rules: Rules, found: Violations) -> Limits:
     requested = {
-        descriptor.name: _time_from(value) if isinstance(value, Duration) else value
+        descriptor.name: time_from(value) if isinstance(value, Duration) else value
         for descriptor, value in message.ListFields()
     }
     return resolve_limits(requested, field, rules, found)
 
 
-def _time_from(duration: Duration) -> timedelta:
+def time_from(duration: Duration) -> timedelta:
     """Any Duration as a timedelta, those out of its own range included, so that the limits' rules judge them."""
     seconds = max(-_LONGEST_SECONDS, min(duration.seconds, _LONGEST_SECONDS))
     microseconds = -(-duration.nanos // 1000)  # rounded up: a nanosecond is a positive time

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sandbox_service.domain import LIMIT_NAMES, MIB, File, Limits, Program, TestRun
+from sandbox_service.domain import LIMIT_NAMES, MIB, EntryKind, File, Limits, Program, TestIsolation, TestRun
 from sandbox_service.errors import InvalidJob
 
 MAXIMUM_PATH_BYTES = 1024
@@ -40,12 +40,16 @@ class Rules:
         maximums: the most that a job may ask for.
         languages: names that `language` may have.
         environments: names that `environment` may have.
+        shared_only: languages whose tests run in one process with the code under test, and not apart from it.
+        not_covered: languages whose coverage is not measured.
     """
 
     defaults: Limits
     maximums: Limits
     languages: Collection[str]
     environments: Collection[str]
+    shared_only: Collection[str] = ()
+    not_covered: Collection[str] = ()
 
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
@@ -82,13 +86,17 @@ def check_program(program: Program, field: str, rules: Rules, found: Violations)
     if len(program.stdin) > MAXIMUM_STDIN_BYTES:
         found.add(f"{field}.stdin", f"holds {len(program.stdin)} bytes; at most {MAXIMUM_STDIN_BYTES}")
     _check_env(program.env, f"{field}.env", found)
-    _check_patterns(program.collect, f"{field}.collect", found)
+    check_patterns(program.collect, f"{field}.collect", found)
 
 
 def check_test_run(run: TestRun, rules: Rules, found: Violations) -> None:
     """Holds a test run against the rules. Its limits are checked by `resolve_limits`."""
     _check_choice(run.language, "language", rules.languages, found)
     _check_choice(run.environment, "environment", rules.environments, found)
+    if run.isolation is TestIsolation.SEPARATE and run.language in rules.shared_only:
+        found.add("isolation", f"tests in {run.language} run in one process with the code under test; leave it unset")
+    if run.coverage and run.language in rules.not_covered:
+        found.add("coverage", f"is not measured for {run.language}")
     check_files(run.files, "files", found)
     check_files(run.tests, "tests", found)
     if not run.tests:
@@ -101,7 +109,7 @@ def check_test_run(run: TestRun, rules: Rules, found: Violations) -> None:
         if fault := path_fault(node_id.partition("::")[0]):
             found.add(f"select[{index}]", f"its file {fault}")
     _check_env(run.env, "env", found)
-    _check_patterns(run.collect, "collect", found)
+    check_patterns(run.collect, "collect", found)
 
 
 def resolve_limits(requested: Mapping[str, timedelta | int], field: str, rules: Rules, found: Violations) -> Limits:
@@ -187,9 +195,16 @@ def _check_start(program: Program, field: str, found: Violations) -> None:
             found.add(f"{field}.args", "not together with command: put the arguments into argv")
     elif not program.entry:
         found.add(f"{field}.start", "required: an entry, or a command with at least one argument")
-    elif all(program.entry != file.path for file in program.files):
-        found.add(f"{field}.entry", f"{_show(program.entry)} is not the path of one of the files")
+    elif all(program.entry != file.path for file in program.files) and not _is_in_workspace(program):
+        where = "the files" if program.workspace is None else "the files or of the session's"
+        found.add(f"{field}.entry", f"{_show(program.entry)} is not the path of one of {where}")
     _check_arguments(program.args, f"{field}.args", found)
+
+
+def _is_in_workspace(program: Program) -> bool:
+    path = _encoded(program.entry)
+    found = (entry.kind for entry in program.workspace or () if entry.path == path)
+    return any(kind is not EntryKind.DIRECTORY for kind in found)
 
 
 def _check_arguments(arguments: Sequence[str], field: str, found: Violations) -> None:
@@ -219,7 +234,8 @@ def _check_env(env: Mapping[str, str], field: str, found: Violations) -> None:
         found.add(field, f"holds {total} bytes; at most {MAXIMUM_VARIABLE_BYTES}")
 
 
-def _check_patterns(patterns: Sequence[str], field: str, found: Violations) -> None:
+def check_patterns(patterns: Sequence[str], field: str, found: Violations) -> None:
+    """Holds patterns of paths against the rules."""
     if len(patterns) > MAXIMUM_PATTERNS:
         found.add(field, f"holds {len(patterns)} patterns; at most {MAXIMUM_PATTERNS}")
         return

@@ -16,7 +16,7 @@ from sandbox_service import errors
 from sandbox_service.api import ERRORS
 from sandbox_service.domain import LIMIT_NAMES, ReportOutcome, TestReport
 from sandbox_service.scheduler import Scheduler
-from sandbox_service.server import SERVICE, make_servicer
+from sandbox_service.server import SERVICE, make_keys, make_servicer
 from sandbox_service.settings import Settings
 from sandbox_service.streaming import STREAM_BYTES
 
@@ -42,7 +42,7 @@ async def serving(**settings):
     cells = HeldCells()
     scheduler = Scheduler(cells, concurrency=settings.concurrency, queue_size=settings.queue_size)
     server = RpcServer(ERRORS, reflection=False, maximum_calls=100)
-    servicer = make_servicer(scheduler, cells, settings)
+    servicer = make_servicer(scheduler, cells, settings, make_keys(settings))
     server.add(SERVICE, lambda target: pb_grpc.add_SandboxServiceServicer_to_server(servicer, target))
     bound = await server.start(parse_address(settings.address))
     async with open_channel(str(bound)) as channel:

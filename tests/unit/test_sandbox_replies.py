@@ -12,16 +12,21 @@ from sandbox_service.domain import (
     Comparison,
     Failure,
     File,
+    FileCoverage,
+    Integrity,
+    IntegrityCheck,
     Isolation,
     Output,
     ReportOutcome,
     Result,
     Status,
     TestCase,
+    TestIsolation,
     TestOutcome,
     TestReport,
 )
-from sandbox_service.replies import limits_to, report_to, result_to
+from sandbox_service.replies import limits_to, report_to, result_to, update_to
+from sandbox_service.session_jobs import WorkspaceUpdate
 
 KIB = 1024
 ISOLATION = Isolation("process", ("rlimits",))
@@ -163,7 +168,7 @@ def test_with_everything_at_its_worst_a_reply_fits_into_a_message():
         reason=huge,
         stdout=output,
         stderr=output,
-        files=tuple(File(f"{n}" + "f" * 1000, b"x" * 3000) for n in range(600)),
+        files=tuple(File(f"{n:04}" + "é" * 510, b"x" * 3500) for n in range(600)),
         files_left_out=tuple("l" * 5000 for _ in range(600)),
     )
     report = TestReport(
@@ -172,9 +177,15 @@ def test_with_everything_at_its_worst_a_reply_fits_into_a_message():
         (TestCase(huge, TestOutcome.FAILED, failure=failure, stdout=b"x" * MIB, stderr=b"y" * MIB),) * 2000,
         collection_errors=tuple(CollectionError(huge, failure) for _ in range(500)),
         framework=huge,
+        integrity=Integrity(TestIsolation.SHARED, huge, (IntegrityCheck(huge[:30], held=False, detail=huge),) * 4),
+        coverage=(FileCoverage(huge, 10**6, tuple(range(10**6)), 10**6, 10**6, ((10**6, 10**6),) * 9999, 9999),) * 600,
     )
     reply = pb.RunTestsResponse(report=report_to(report), execution=result_to(execution))
-    assert 3 * MIB < reply.ByteSize() < 4 * MIB
+    reply.execution.workspace.CopyFrom(
+        update_to(WorkspaceUpdate(kept=False, reason=huge, left_out=(b"\xff" * 300,) * 600))
+    )
+    assert sum(len(file.content) + len(file.path.encode()) for file in reply.execution.files) <= MIB
+    assert 3.8 * MIB < reply.ByteSize() < 3.9 * MIB
     assert reply.report.collection_errors[0].failure.traceback
 
 

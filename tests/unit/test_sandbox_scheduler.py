@@ -6,8 +6,15 @@ import pytest
 from support.cells import HeldCells, succeeded
 
 from sandbox_service import scheduler as module
-from sandbox_service.domain import DEFAULT_LIMITS, Program
-from sandbox_service.errors import CellFailure, CellUnavailable, DeadlineTooShort, QueueFull, ServiceDraining
+from sandbox_service.domain import DEFAULT_LIMITS, Lease, Program
+from sandbox_service.errors import (
+    CellFailure,
+    CellUnavailable,
+    DeadlineTooShort,
+    QueueFull,
+    ServiceDraining,
+    TenantQueueFull,
+)
 from sandbox_service.scheduler import Scheduler
 
 SECOND = timedelta(seconds=1)
@@ -21,18 +28,44 @@ class Clock:
         return self.now
 
 
+class Heard:
+    """An observer that keeps what it hears."""
+
+    def __init__(self):
+        self.refusals = []
+        self.waits = []
+        self.ends = []
+
+    def refused(self, error):
+        self.refusals.append(type(error))
+
+    def started(self, job, waited):
+        self.waits.append((job.argv[0], waited))
+
+    def ended(self, job, held, outcome, error):
+        self.ends.append((job.argv[0], held, outcome and outcome.result.status.value, type(error)))
+
+
 class Bench:
     """A scheduler over held cells, with a clock that the test turns."""
 
-    def __init__(self, concurrency=1, queue_size=10):
+    def __init__(self, concurrency=1, queue_size=10, **options):
         self.cells = HeldCells()
         self.clock = Clock()
-        self.scheduler = Scheduler(self.cells, concurrency=concurrency, queue_size=queue_size, clock=self.clock)
+        self.heard = Heard()
+        self.scheduler = Scheduler(
+            self.cells,
+            concurrency=concurrency,
+            queue_size=queue_size,
+            clock=self.clock,
+            observer=self.heard,
+            **options,
+        )
         self.tasks = []
 
-    async def submit(self, name, **options):
+    async def submit(self, name, tenant="", **options):
         """Submits a job and lets it go as far as it can."""
-        task = asyncio.create_task(self.scheduler.submit(job(name), **options))
+        task = asyncio.create_task(self.scheduler.submit(job(name), lease=Lease(tenant), **options))
         self.tasks.append(task)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -296,3 +329,165 @@ async def test_the_statistics_tell_the_recent_mean(bench):
     await one.teach(4)
     stats = one.scheduler.stats()
     assert (stats.ended, stats.mean_duration) == (2, 3 * SECOND)
+
+
+async def run_all(bench, count):
+    """Ends jobs in the order of their starting, each after one second, until so many have started."""
+    for index in range(count):
+        await bench.cells.running(index + 1)
+        bench.clock.now += 1
+        bench.cells.release(index)
+    await asyncio.gather(*bench.tasks)
+
+
+async def test_waiting_jobs_are_taken_from_their_tenants_in_turn(bench):
+    one = bench(queue_size=100)
+    for number in range(4):
+        await one.submit(f"a{number}", "a")
+    for tenant in "bc":
+        for number in range(2):
+            await one.submit(f"{tenant}{number}", tenant)
+    await run_all(one, 8)
+    assert one.names() == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "a3"]
+    assert one.cells.leases[1] == Lease("b")
+
+
+async def test_a_tenant_alone_leaves_a_part_of_the_queue_to_others_and_each_newcomer_finds_room(bench):
+    one = bench(queue_size=40)
+    await one.submit("first", "flood")
+    while True:
+        try:
+            one.scheduler._check_room("flood")
+        except TenantQueueFull as error:
+            full = error
+            break
+        await one.submit("more", "flood")
+    assert one.scheduler.stats().waiting == 30
+    assert (full.tenant, full.limit) == ("flood", "30 waiting, a share of the 40 places")
+    for number in range(10):
+        await one.submit("quiet", f"t{number}")
+    assert one.scheduler.stats().waiting == 40
+    with pytest.raises(QueueFull) as caught:
+        await one.scheduler.submit(job("late"), lease=Lease("t99"))
+    assert type(caught.value) is QueueFull
+
+
+async def test_a_number_of_waiting_jobs_can_be_set_for_every_tenant(bench):
+    one = bench(queue_size=40, tenant_waiting=1)
+    await one.submit("a", "t")
+    await one.submit("b", "t")
+    with pytest.raises(TenantQueueFull, match="the limit of the tenant 't' is reached: 1 waiting"):
+        await one.scheduler.submit(job("c"), lease=Lease("t"))
+    await one.submit("d", "u")
+    assert one.scheduler.stats().waiting == 2
+    assert one.heard.refusals == [TenantQueueFull]
+
+
+async def test_a_tenant_at_its_running_limit_waits_while_others_use_the_free_places(bench):
+    one = bench(concurrency=3, tenant_running=1)
+    for name in ("a0", "a1"):
+        await one.submit(name, "a")
+    await one.submit("b0", "b")
+    assert one.names() == ["a0", "b0"]
+    one.cells.release(0)
+    await one.cells.running(3)
+    assert one.names() == ["a0", "b0", "a1"]
+
+
+async def test_without_a_queue_a_tenant_at_its_running_limit_is_told_so(bench):
+    one = bench(concurrency=3, queue_size=0, tenant_running=1)
+    await one.submit("a0", "a")
+    with pytest.raises(TenantQueueFull, match="1 running at one time"):
+        await one.scheduler.submit(job("a1"), lease=Lease("a"))
+    await one.submit("b0", "b")
+    assert one.names() == ["a0", "b0"]
+
+
+async def test_callers_refused_one_after_the_other_are_told_later_and_later_times_up_to_a_minute(bench):
+    one = bench(queue_size=1)
+    await one.teach(8)
+    await one.submit("a")
+    await one.submit("b")
+    told = []
+    for _ in range(12):
+        with pytest.raises(QueueFull) as caught:
+            await one.scheduler.submit(job("c"))
+        told.append(caught.value.retry_after.total_seconds())
+    assert told == [8, 16, 24, 32, 40, 48, 56, 60, 60, 60, 60, 60]
+
+
+async def test_a_deadline_is_held_against_the_tenant_s_own_turn(bench):
+    one = bench(queue_size=100)
+    await one.teach(10)
+    await one.submit("flood", "flood")
+    for _ in range(9):
+        await one.submit("more", "flood")
+    with pytest.raises(DeadlineTooShort, match=r"100\.0 s"):
+        await one.scheduler.submit(job("late"), lease=Lease("flood"), deadline=99 * SECOND)
+    await one.submit("quiet", "quiet", deadline=11 * SECOND)
+    with pytest.raises(DeadlineTooShort, match=r"30\.0 s"):
+        await one.scheduler.submit(job("quiet"), lease=Lease("quiet"), deadline=29 * SECOND)
+
+
+async def test_a_deadline_is_held_against_what_the_tenant_s_own_jobs_take(bench):
+    one = bench(queue_size=100)
+    for seconds, tenant in ((10, "slow"), (1, "fast")):
+        task = await one.submit("teacher", tenant)
+        one.clock.now += seconds
+        one.cells.release(-1)
+        await task
+    await one.submit("running", "fast")
+    await one.submit("waiting", "fast")
+    await one.submit("fine", "fast", deadline=2.5 * SECOND)
+    await one.submit("fine too", "slow", deadline=3.5 * SECOND)
+    assert one.scheduler.stats().waiting == 3
+
+
+async def test_patience_refuses_at_once_and_ends_nothing_later(bench):
+    one = bench()
+    await one.teach(10)
+    await one.submit("a")
+    with pytest.raises(DeadlineTooShort, match="a turn is expected"):
+        await one.scheduler.submit(job("b"), patience=9 * SECOND)
+    task = await one.submit("c", patience=11 * SECOND)
+    one.clock.now += 3600
+    one.cells.release(-1)
+    await one.cells.running(3)
+    one.clock.now += 3600
+    one.cells.release(-1)
+    assert (await task).result.exit_code == 0
+
+
+async def test_an_observer_hears_of_waits_ends_and_refusals(bench):
+    one = bench(queue_size=1)
+    await one.submit("a")
+    waiting = await one.submit("b")
+    with pytest.raises(QueueFull):
+        await one.scheduler.submit(job("c"))
+    one.clock.now += 2
+    one.cells.release(0)
+    await one.cells.running(2)
+    one.cells.fail(1, CellFailure("it died"))
+    await asyncio.wait({waiting})
+    killed = await one.submit("d")
+    killed.cancel()
+    await asyncio.wait({killed})
+    with pytest.raises(DeadlineTooShort):
+        await one.scheduler.submit(job("e"), deadline=timedelta())
+    assert one.heard.waits == [("a", timedelta()), ("b", 2 * SECOND), ("d", timedelta())]
+    assert one.heard.ends == [
+        ("a", 2 * SECOND, "SUCCEEDED", type(None)),
+        ("b", timedelta(), None, CellFailure),
+        ("d", timedelta(), None, type(None)),
+    ]
+    assert one.heard.refusals == [QueueFull, DeadlineTooShort]
+
+
+async def test_a_drain_refuses_the_waiting_jobs_of_every_tenant(bench):
+    one = bench()
+    await one.submit("a", "a")
+    waiting = [await one.submit(tenant, tenant) for tenant in "bcd"]
+    one.scheduler.refuse_new()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(end) for end in ends} == {ServiceDraining}
+    assert one.scheduler.stats().waiting == 0

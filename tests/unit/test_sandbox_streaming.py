@@ -83,15 +83,21 @@ async def test_pieces_of_one_byte_are_counted_with_what_they_cost():
         await read_all(buffer)
 
 
-async def test_all_streams_together_are_bounded_too():
+async def test_past_the_bound_of_all_streams_those_that_hold_most_end_and_no_other():
     unsent = Unsent(maximum_bytes=100_000)
-    first, second = OutputBuffer(unsent), OutputBuffer(unsent)
-    first.push(1, b"x" * 60_000)
-    second.push(1, b"x" * 60_000)
-    with pytest.raises(ReaderTooSlow, match="all streams"):
-        await read_all(second)
-    first.close()
-    assert len(await read_all(first)) == 1
+    unread = [OutputBuffer(unsent) for _ in range(2)]
+    for buffer in unread:
+        buffer.push(1, b"x" * 45_000)
+    read = OutputBuffer(unsent)
+    read.push(1, b"y" * 20_000)
+    assert unsent.held_bytes < 100_000
+    for buffer in (*unread, read):
+        buffer.close()
+    with pytest.raises(ReaderTooSlow, match="100000 bytes of all streams"):
+        await read_all(unread[0])
+    assert await read_all(unread[1]) == [(1, b"x" * 45_000)]
+    assert await read_all(read) == [(1, b"y" * 20_000)]
+    assert unsent.held_bytes == 0
 
 
 async def test_a_reader_that_takes_nothing_for_too_long_loses_its_stream():

@@ -1,7 +1,7 @@
 """gRPC plumbing that every service of codemend shares; it knows no word of what the services do."""
 
 from codemend.rpc.addresses import Address, AddressError, parse_address
-from codemend.rpc.details import bad_request, error_detail, resource_info, retry_info
+from codemend.rpc.details import bad_request, error_detail, quota_failure, resource_info, retry_info
 from codemend.rpc.entry import describe_settings_error, write_ready_file
 from codemend.rpc.errors import ErrorRule, ErrorTable
 from codemend.rpc.lifecycle import StopSignals, finished, serve_until_stopped
@@ -33,6 +33,7 @@ __all__ = [
     "finished",
     "open_channel",
     "parse_address",
+    "quota_failure",
     "resource_info",
     "retry_info",
     "serve_until_stopped",

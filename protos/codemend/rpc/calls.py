@@ -1,8 +1,9 @@
 """The one interceptor around every handler: error table, request log, and the count of calls that are still at work.
 
-It wraps all four kinds of method. A streaming handler runs inside one coroutine here, so that its clean-up has happened
-when its call is counted as ended; as a bare generator it would be left to the garbage collector whenever its caller
-went away between two messages.
+It wraps all four kinds of method, and decodes their requests itself: gRPC would answer one that is no message of its
+type, such as a string that is not UTF-8, as a fault of the server. A streaming handler runs inside one coroutine here,
+so that its clean-up has happened when its call is counted as ended; as a bare generator it would be left to the garbage
+collector whenever its caller went away between two messages.
 """
 
 from __future__ import annotations  # gRPC's classes are generic to type checkers only
@@ -17,8 +18,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from codemend.rpc.errors import ErrorTable
+from codemend.rpc.errors import ErrorTable, MalformedRequestError
 from codemend.rpc.logs import REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ INFRASTRUCTURE = "/grpc."  # health and reflection: probes would fill the log, a
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Around = Callable[[Context], AbstractAsyncContextManager[None]]
+Decode = Callable[[bytes], Any]
 
 
 class HandlerCancelledError(Exception):
@@ -152,34 +155,55 @@ def _text(value: str | bytes) -> str:
 
 
 def _wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Around) -> grpc.RpcMethodHandler[Any, Any]:
+    one, many = _decoded(handler.request_deserializer), _all_decoded(handler.request_deserializer)
     behaviours = (
-        (handler.unary_unary, grpc.unary_unary_rpc_method_handler, _single),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler, _streaming),
-        (handler.stream_unary, grpc.stream_unary_rpc_method_handler, _single),
-        (handler.stream_stream, grpc.stream_stream_rpc_method_handler, _streaming),
+        (handler.unary_unary, grpc.unary_unary_rpc_method_handler, _single, one),
+        (handler.unary_stream, grpc.unary_stream_rpc_method_handler, _streaming, one),
+        (handler.stream_unary, grpc.stream_unary_rpc_method_handler, _single, many),
+        (handler.stream_stream, grpc.stream_stream_rpc_method_handler, _streaming, many),
     )
-    for behaviour, make, wrapper in behaviours:
+    for behaviour, make, wrapper, read in behaviours:
         if behaviour is not None:
-            wrapped: Any = wrapper(behaviour, around)
-            result: grpc.RpcMethodHandler[Any, Any] = make(
-                wrapped, handler.request_deserializer, handler.response_serializer
-            )
+            wrapped: Any = wrapper(behaviour, around, read)
+            result: grpc.RpcMethodHandler[Any, Any] = make(wrapped, None, handler.response_serializer)
             return result
     raise TypeError("the handler has no behaviour")
 
 
-def _single(behaviour: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _decoded(decode: Decode | None) -> Decode:
+    def decoded(raw: bytes) -> object:
+        if decode is None:
+            return raw
+        try:
+            return decode(raw)
+        except DecodeError as error:
+            raise MalformedRequestError(str(error)) from error
+
+    return decoded
+
+
+def _all_decoded(decode: Decode | None) -> Callable[[AsyncIterator[bytes]], AsyncIterator[Any]]:
+    read = _decoded(decode)
+
+    async def decoded(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for raw in requests:
+            yield read(raw)
+
+    return decoded
+
+
+def _single(behaviour: Callable[..., Any], around: Around, read: Callable[[Any], Any]) -> Callable[..., Any]:
     async def wrapped(request: object, context: Context) -> object:
         async with around(context):
-            return await behaviour(request, context)
+            return await behaviour(read(request), context)
 
     return wrapped
 
 
-def _streaming(behaviour: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _streaming(behaviour: Callable[..., Any], around: Around, read: Callable[[Any], Any]) -> Callable[..., Any]:
     async def wrapped(request: object, context: Context) -> None:
         async with around(context):
-            responses = behaviour(request, context)
+            responses = behaviour(read(request), context)
             if inspect.isawaitable(responses):  # it writes to the context by itself
                 await responses
                 return

@@ -41,6 +41,12 @@ def retry_info(delay: timedelta) -> list[Message]:
     return [error_details_pb2.RetryInfo(retry_delay=duration)]
 
 
+def quota_failure(subject: str, description: str) -> list[Message]:
+    """QuotaFailure: whose limit is reached, such as "tenant:acme", and which."""
+    violation = error_details_pb2.QuotaFailure.Violation(subject=clip(subject), description=clip(description))
+    return [error_details_pb2.QuotaFailure(violations=[violation])]
+
+
 def resource_info(kind: str, name: str) -> list[Message]:
     """ResourceInfo: which resource of which kind it is about."""
     return [error_details_pb2.ResourceInfo(resource_type=kind, resource_name=clip(name))]

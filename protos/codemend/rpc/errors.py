@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from codemend.rpc.details import clip
+from codemend.rpc.details import bad_request, clip
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,13 @@ class ErrorRule:
     details: Callable[[Any], Iterable[Message]] = no_details
 
 
+class MalformedRequestError(Exception):
+    """The request is no message of its type; every table knows this error."""
+
+
+MALFORMED = ErrorRule(
+    grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST", lambda error: bad_request([("*", str(error))])
+)
 FAULT = ErrorRule(grpc.StatusCode.INTERNAL, "INTERNAL")
 
 
@@ -51,7 +58,7 @@ class ErrorTable:
     """Domain errors and what they become on the wire."""
 
     def __init__(self, rules: Mapping[type[Exception], ErrorRule], domain: str = "codemend") -> None:
-        self._rules = dict(rules)
+        self._rules: dict[type[Exception], ErrorRule] = {MalformedRequestError: MALFORMED, **rules}
         self._domain = domain
 
     def rule_for(self, error: BaseException) -> ErrorRule | None:
