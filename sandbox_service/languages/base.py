@@ -1,10 +1,11 @@
-"""What a language is to the sandbox.
+"""What a language is to the sandbox: how its programs and its tests start, and what cells must show of this machine.
 
-How its programs and its tests start, and which template keeps its interpreter warm.
+Which template forks its cells is said here by name; the templates themselves are `cells.template`'s.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from sandbox_service.domain import Program, TestRun
@@ -23,6 +24,22 @@ class Template:
     session: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A language as this machine has it.
+
+    Attributes:
+        version: of its interpreter, such as "20.11.1".
+        commands: programs that cells see under these names, wherever they lie on this machine.
+        assets: folders that cells see, read-only, by their own names below `guest.rootfs.ASSETS`: a reporter of its
+            test framework, a tool.
+    """
+
+    version: str
+    commands: Mapping[str, Path] = field(default_factory=dict)
+    assets: Sequence[Path] = ()
+
+
 class Language(Protocol):
     """One language."""
 
@@ -32,7 +49,18 @@ class Language(Protocol):
 
     @property
     def templates(self) -> Sequence[Template]:
-        """Templates that it needs."""
+        """Templates of its own; a language whose programs are exec'ed needs none and names "python"."""
+
+    @property
+    def separates(self) -> bool:
+        """Whether its tests can run apart from the code under test (isolation SEPARATE)."""
+
+    @property
+    def covers(self) -> bool:
+        """Whether the coverage of its code can be measured."""
+
+    def find(self) -> Installed | None:
+        """Looks for it on this machine; blocks. None where it is not there, or too old: it is not offered then."""
 
     def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
         """Name of the template, and the `start` entry of the job's header as `guest.program` reads it."""
