@@ -4,31 +4,38 @@ The only module of the service that knows the sandbox's stubs. One channel serve
 deadline, and a cancelled call is cancelled at the sandbox, which kills its job.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import grpc
 from codemend.rpc import open_channel
-from codemend.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
+from codemend.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc, verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from orchestrator.errors import SandboxBusy, SandboxError, SandboxRejected, SandboxUnavailable
 from orchestrator.workflows.sandbox import (
+    NO_CALLER,
+    Caller,
+    Capabilities,
     CollectionError,
     Comparison,
     Execution,
     ExecutionStatus,
     Failure,
     File,
+    Integrity,
+    IntegrityCheck,
     Isolation,
     Limits,
     Output,
     ProgramJob,
     ReportOutcome,
     TestCase,
+    TestIsolation,
     TestJob,
     TestOutcome,
     TestReport,
@@ -36,6 +43,8 @@ from orchestrator.workflows.sandbox import (
 
 LONGEST_JOB = timedelta(minutes=10)  # for jobs that leave their wall time to the sandbox; its usual maximum
 QUEUE_MARGIN = timedelta(minutes=2)  # for waiting in the sandbox's queue and for its cells to be made and removed
+CAPABILITIES_TIME = timedelta(seconds=2)  # a sandbox that serves answers at once
+TENANT_KEY = "x-codemend-tenant"
 
 _TIMES = ("wall_time", "cpu_time")
 _NUMBERS = ("memory_bytes", "processes", "open_files", "output_bytes", "file_bytes", "disk_bytes")
@@ -51,7 +60,7 @@ class SandboxClient:
         self._channel = open_channel(address)
         self._stub = sandbox_pb2_grpc.SandboxServiceStub(self._channel)
 
-    async def run_program(self, job: ProgramJob, *, deadline: timedelta) -> Execution:
+    async def run_program(self, job: ProgramJob, *, deadline: timedelta, caller: Caller = NO_CALLER) -> Execution:
         """Runs a program. Raises as `Sandbox` says."""
         program = sandbox_pb2.Program(
             files=_files(job.files),
@@ -61,11 +70,14 @@ class SandboxClient:
             limits=limits_message(job.limits),
         )
         request = sandbox_pb2.ExecuteRequest(program=program)
-        seconds = _call_time(job.limits, deadline)
-        response = await self._call(lambda: self._stub.Execute(request, timeout=seconds))
+        request.idempotency_key = idempotency_key(caller, request)
+        seconds, metadata = _call_time(job.limits, deadline), _metadata(caller)
+        response = await self._call(lambda: self._stub.Execute(request, timeout=seconds, metadata=metadata))
         return execution(response.result)
 
-    async def run_tests(self, job: TestJob, *, deadline: timedelta) -> tuple[TestReport, Execution]:
+    async def run_tests(
+        self, job: TestJob, *, deadline: timedelta, caller: Caller = NO_CALLER
+    ) -> tuple[TestReport, Execution]:
         """Runs tests. Raises as `Sandbox` says."""
         request = sandbox_pb2.RunTestsRequest(
             files=_files(job.files),
@@ -73,9 +85,16 @@ class SandboxClient:
             environment=job.environment,
             limits=limits_message(job.limits),
         )
-        seconds = _call_time(job.limits, deadline)
-        response = await self._call(lambda: self._stub.RunTests(request, timeout=seconds))
+        request.idempotency_key = idempotency_key(caller, request)
+        seconds, metadata = _call_time(job.limits, deadline), _metadata(caller)
+        response = await self._call(lambda: self._stub.RunTests(request, timeout=seconds, metadata=metadata))
         return report(response.report), execution(response.execution)
+
+    async def capabilities(self) -> Capabilities:
+        """What the sandbox offers. Raises SandboxError where it does not answer at once."""
+        request, seconds = sandbox_pb2.GetCapabilitiesRequest(), CAPABILITIES_TIME.total_seconds()
+        response = await self._call(lambda: self._stub.GetCapabilities(request, timeout=seconds))
+        return Capabilities(tuple(response.environments), limits(response.maximum_limits))
 
     async def close(self) -> None:
         """Closes the channel; calls at work are cancelled."""
@@ -125,6 +144,18 @@ def _call_time(limits: Limits, deadline: timedelta) -> float:
     return min(deadline, job + QUEUE_MARGIN).total_seconds()
 
 
+def idempotency_key(caller: Caller, request: sandbox_pb2.ExecuteRequest | sandbox_pb2.RunTestsRequest) -> str:
+    """Equal for the same request of the same step, and for no other; empty where the step has no name."""
+    if not caller.step:
+        return ""
+    named = f"{caller.step}\0".encode() + request.SerializeToString(deterministic=True)
+    return f"{caller.step[:64]}.{hashlib.sha256(named).hexdigest()[:32]}"
+
+
+def _metadata(caller: Caller) -> list[tuple[str, str]]:
+    return [(TENANT_KEY, caller.tenant)] if caller.tenant else []
+
+
 def _files(files: Iterable[File]) -> list[sandbox_pb2.File]:
     return [sandbox_pb2.File(path=file.path, content=file.content, executable=file.executable) for file in files]
 
@@ -139,6 +170,16 @@ def limits_message(limits: Limits) -> sandbox_pb2.Limits:
         if (number := getattr(limits, name)) is not None:
             setattr(message, name, number)
     return message
+
+
+def limits(message: sandbox_pb2.Limits) -> Limits:
+    """Limits from the wire; what is unset is None."""
+    values: dict[str, Any] = {
+        descriptor.name: value.ToTimedelta() if isinstance(value, Duration) else value
+        for descriptor, value in message.ListFields()
+        if descriptor.name in (*_TIMES, *_NUMBERS)
+    }
+    return Limits(**values)
 
 
 def _duration(time: timedelta) -> Duration:
@@ -176,6 +217,7 @@ def report(message: sandbox_pb2.TestReport) -> TestReport:
         collection_errors=tuple(CollectionError(e.path, _failure(e.failure)) for e in message.collection_errors),
         framework=message.framework,
         duration=message.duration.ToTimedelta(),
+        integrity=_integrity(message.integrity) if message.HasField("integrity") else None,
     )
 
 
@@ -190,7 +232,7 @@ _COUNTS = {
 }
 
 
-Known = TypeVar("Known", ExecutionStatus, ReportOutcome, TestOutcome)
+Known = TypeVar("Known", ExecutionStatus, ReportOutcome, TestIsolation, TestOutcome)
 
 
 def _known(kind: type[Known], name_of: Callable[[Any], str], number: int, prefix: str) -> Known:
@@ -199,6 +241,12 @@ def _known(kind: type[Known], name_of: Callable[[Any], str], number: int, prefix
         return kind(name_of(number).removeprefix(prefix))
     except ValueError as error:
         raise SandboxRejected(f"the sandbox sent {prefix}({number}), which this version does not know") from error
+
+
+def _integrity(message: verdicts_pb2.Integrity) -> Integrity:
+    isolation = _known(TestIsolation, verdicts_pb2.TestIsolation.Name, message.isolation, "TEST_ISOLATION_")
+    checks = tuple(IntegrityCheck(check.name, check.held, check.detail) for check in message.checks)
+    return Integrity(isolation, message.reason, checks)
 
 
 def _test(message: sandbox_pb2.TestCase) -> TestCase:

@@ -12,6 +12,7 @@ from codemend.rpc import CLEAN_UP_TIME, RpcServer, StopSignals, parse_address, s
 
 from orchestrator.api import ERRORS, Defaults, RunServicer
 from orchestrator.models import EmbeddedModel, EmbeddedSettings, ModelGateway, ModelSpec
+from orchestrator.offers import Offers
 from orchestrator.runs import CodegenEngine, DirectoryStore, Policy, RunManager, housekeeping, open_saver
 from orchestrator.sandbox_client import SandboxClient
 from orchestrator.settings import Settings
@@ -33,6 +34,7 @@ class Parts:
 
     manager: RunManager
     artifacts: DirectoryStore
+    offers: Offers
 
 
 async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: None) -> None:
@@ -70,7 +72,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: 
 def make_server(parts: Parts, settings: Settings) -> RpcServer:
     """The gRPC server over started parts; it does not listen yet."""
     defaults = Defaults(max_attempts=settings.max_attempts, timeout=settings.timeout)
-    servicer = RunServicer(parts.manager, parts.artifacts, defaults)
+    servicer = RunServicer(parts.manager, parts.artifacts, defaults, parts.offers.known)
     calls = settings.max_concurrent_runs + settings.queue_size + SPARE_CALLS
     server = RpcServer(ERRORS, reflection=settings.reflection, maximum_calls=calls)
     server.add(SERVICE, lambda target: runs_pb2_grpc.add_RunServiceServicer_to_server(servicer, target))
@@ -99,7 +101,7 @@ async def running_parts(settings: Settings) -> AsyncIterator[Parts]:
         keep_for = settings.keep_for + LONGEST_RUN
         await stack.enter_async_context(housekeeping(manager, saver, artifacts, keep_for=keep_for))
         stack.push_async_callback(manager.drain, timedelta())
-        yield Parts(manager, artifacts)
+        yield Parts(manager, artifacts, Offers(sandbox.capabilities))
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,9 @@
 """Checks of single fields: each adds a violation, the field's path and a sentence with the limit; none raises."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import PurePosixPath
 
@@ -9,13 +11,16 @@ from codemend.sandbox.v1 import sandbox_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.errors import InvalidRun
-from orchestrator.workflows.sandbox import File, Limits
+from orchestrator.workflows import RunSpec
+from orchestrator.workflows.sandbox import Capabilities, File, Limits
 
 MAXIMUM_FILES = 64
 MAXIMUM_FILE_BYTES = 1024 * 1024
 MAXIMUM_PATH_BYTES = 1024
 MAXIMUM_PART_BYTES = 255
+MAXIMUM_TENANT_BYTES = 128
 _NANOS = 1_000_000_000
+_TENANT = re.compile(rf"[A-Za-z0-9._-]{{0,{MAXIMUM_TENANT_BYTES}}}")
 
 
 class Checker:
@@ -39,6 +44,12 @@ class Checker:
             self.add(field, f"must have at most {characters} characters, not {len(value)}")
         if size_bytes and (size := len(value.encode())) > size_bytes:
             self.add(field, f"must have at most {size_bytes} bytes, not {size}")
+        return value
+
+    def tenant(self, field: str, value: str) -> str:
+        """The name of a tenant, by the sandbox's rules; may be empty."""
+        if not _TENANT.fullmatch(value):
+            self.add(field, f"must be at most {MAXIMUM_TENANT_BYTES} bytes of [A-Za-z0-9._-]")
         return value
 
     def number(self, field: str, value: int, *, least: int, most: int) -> int:
@@ -111,6 +122,28 @@ class Checker:
             file_bytes=numbers.get("file_bytes"),
             disk_bytes=numbers.get("disk_bytes"),
         )
+
+
+def check_offered(spec: RunSpec, offered: Capabilities) -> None:
+    """Holds a run against what the sandbox offers, so that it is refused here and not at its first execution.
+
+    Raises:
+        InvalidRun: its environment is none of the sandbox's, or its limits are over what a job may ask for.
+    """
+    check, options = Checker(), spec.options
+    if options.environment and offered.environments and options.environment not in offered.environments:
+        known = ", ".join(offered.environments)
+        check.add("spec.options.environment", f"the sandbox has no {options.environment[:80]!r}; it has: {known}")
+    for limit in fields(Limits):
+        asked, most = getattr(options.limits, limit.name), getattr(offered.maximums, limit.name)
+        if asked is not None and most is not None and asked > most:
+            field = f"spec.options.limits.{limit.name}"
+            check.add(field, f"must be at most {_shown(most)}, as the sandbox allows, not {_shown(asked)}")
+    check.raise_if_any()
+
+
+def _shown(limit: timedelta | int) -> str:
+    return f"{limit.total_seconds():g} s" if isinstance(limit, timedelta) else str(limit)
 
 
 def folders(paths: Iterable[str]) -> Iterable[str]:

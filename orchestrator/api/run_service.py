@@ -4,7 +4,7 @@ Errors leave the handlers as domain errors; the interceptor of `codemend.rpc` tu
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -13,10 +13,12 @@ import grpc
 from codemend.orchestrator.v1 import runs_pb2 as pb
 from codemend.orchestrator.v1 import runs_pb2_grpc as pb_grpc
 
+from orchestrator.api.checks import check_offered
 from orchestrator.api.translation import event_message, run_message
-from orchestrator.api.validation import Defaults, read_cancel, read_run_id, read_spec, read_watch
+from orchestrator.api.validation import TENANT_KEY, Defaults, read_cancel, read_run_id, read_spec, read_watch
 from orchestrator.runs import Run, RunManager
 from orchestrator.workflows import Artifacts
+from orchestrator.workflows.sandbox import Capabilities
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,20 +29,28 @@ class RunServicer(pb_grpc.RunServiceServicer):
     """The contract's RunService over one manager."""
 
     def __init__(
-        self, manager: RunManager, artifacts: Artifacts, defaults: Defaults, *, heartbeat: timedelta = HEARTBEAT
+        self,
+        manager: RunManager,
+        artifacts: Artifacts,
+        defaults: Defaults,
+        offered: Callable[[], Awaitable[Capabilities | None]],
+        *,
+        heartbeat: timedelta = HEARTBEAT,
     ) -> None:
+        """Makes the servicer; `offered` tells what the sandbox offers, None where that is not known."""
         self._manager = manager
         self._artifacts = artifacts
         self._defaults = defaults
+        self._offered = offered
         self._heartbeat = heartbeat
 
     async def CreateRun(  # noqa: N802 - the contract's name
         self,
         request: pb.CreateRunRequest,
-        context: Context,  # noqa: ARG002 - the run outlives the call
+        context: Context,
     ) -> pb.CreateRunResponse:
         """Starts a run, or finds it by its request_id."""
-        run = self._manager.create(read_spec(request, self._defaults), request.request_id)
+        run = await self._create(request, context)
         return pb.CreateRunResponse(run=await self._message(run))
 
     async def GetRun(  # noqa: N802 - the contract's name
@@ -75,10 +85,10 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def Generate(  # noqa: N802 - the contract's name
         self,
         request: pb.GenerateRequest,
-        context: Context,  # noqa: ARG002 - its end cancels this coroutine
+        context: Context,
     ) -> pb.GenerateResponse:
         """Makes a run and waits for its end; without a request_id, the run ends with the call."""
-        run = self._manager.create(read_spec(request, self._defaults), request.request_id)
+        run = await self._create(request, context)
         try:
             await run.ended.wait()
         except asyncio.CancelledError:
@@ -87,5 +97,19 @@ class RunServicer(pb_grpc.RunServiceServicer):
             raise
         return pb.GenerateResponse(run=await self._message(run))
 
+    async def _create(self, request: pb.CreateRunRequest | pb.GenerateRequest, context: Context) -> Run:
+        """The run that is asked for. One that was made before is found whatever the sandbox offers by now."""
+        spec = read_spec(request, self._defaults, _tenant(context))
+        if not self._manager.has_made(request.request_id) and (offered := await self._offered()) is not None:
+            check_offered(spec, offered)
+        return self._manager.create(spec, request.request_id)
+
     async def _message(self, run: Run) -> pb.Run:
         return await run_message(run, self._artifacts)
+
+
+def _tenant(context: Context) -> str:
+    """The tenant that the call names; what is no name at all is left to the checks."""
+    named = [value for key, value in context.invocation_metadata() or () if key == TENANT_KEY]
+    tenant = named[0] if named else ""
+    return tenant if isinstance(tenant, str) else tenant.decode("utf-8", "backslashreplace")

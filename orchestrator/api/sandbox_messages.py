@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
+from codemend.sandbox.v1 import verdicts_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.workflows.sandbox import (
@@ -11,6 +12,7 @@ from orchestrator.workflows.sandbox import (
     ExecutionStatus,
     Failure,
     File,
+    Integrity,
     Output,
     ReportOutcome,
     TestCase,
@@ -71,6 +73,18 @@ def report(value: TestReport) -> pb.TestReport:
         ],
         framework=text(value.framework),
         duration=duration(value.duration),
+        integrity=_integrity(value.integrity) if value.integrity is not None else None,
+    )
+
+
+def _integrity(value: Integrity) -> verdicts_pb2.Integrity:
+    return verdicts_pb2.Integrity(
+        isolation=verdicts_pb2.TestIsolation.Value(f"TEST_ISOLATION_{value.isolation.value}"),
+        reason=text(value.reason),
+        checks=[
+            verdicts_pb2.IntegrityCheck(name=text(check.name), held=check.held, detail=text(check.detail))
+            for check in value.checks
+        ],
     )
 
 

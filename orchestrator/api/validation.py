@@ -23,6 +23,7 @@ MAXIMUM_NAME = 256
 MAXIMUM_LABELS, MAXIMUM_LABEL_KEY, MAXIMUM_LABEL_VALUE = 32, 64, 256
 MAXIMUM_REQUEST_ID = 128
 MAXIMUM_REASON = 1024
+TENANT_KEY = "x-codemend-tenant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,17 @@ class Defaults:
     timeout: timedelta = timedelta(minutes=10)
 
 
-def read_spec(request: runs_pb2.CreateRunRequest | runs_pb2.GenerateRequest, defaults: Defaults) -> RunSpec:
-    """The run that is asked for.
+def read_spec(
+    request: runs_pb2.CreateRunRequest | runs_pb2.GenerateRequest, defaults: Defaults, tenant: str = ""
+) -> RunSpec:
+    """The run that is asked for, by a tenant that the call's metadata names.
 
     Raises:
         InvalidRun: with every violation.
     """
     check = Checker()
     check.text("request_id", request.request_id, characters=MAXIMUM_REQUEST_ID)
+    check.tenant(TENANT_KEY, tenant)
     spec = request.spec
     if not request.HasField("spec"):
         check.add("spec", "is required")
@@ -52,7 +56,7 @@ def read_spec(request: runs_pb2.CreateRunRequest | runs_pb2.GenerateRequest, def
     options = _options(spec.options, defaults, check)
     labels = _labels(spec, check)
     check.raise_if_any()
-    return RunSpec(CODEGEN, task, options, labels)
+    return RunSpec(CODEGEN, task, options, labels, tenant)
 
 
 def read_run_id(run_id: str) -> str:

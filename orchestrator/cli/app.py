@@ -17,6 +17,7 @@ from orchestrator.cli.eval import eval_command
 from orchestrator.cli.execute import exec_command
 from orchestrator.cli.run import run_command
 from orchestrator.cli.serve import serve_command
+from orchestrator.cli.session import session_app
 from orchestrator.cli.terminal import complain, tolerate_any_encoding
 from orchestrator.cli.test import command as tests_command
 
@@ -35,6 +36,7 @@ app.command("run")(run_command)
 app.command("exec")(exec_command)
 app.command("test")(tests_command)
 app.command("eval")(eval_command)
+app.add_typer(session_app)
 app.command("serve")(serve_command)
 app.command("doctor")(doctor_command)
 

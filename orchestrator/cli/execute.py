@@ -15,7 +15,13 @@ from google.protobuf.duration_pb2 import Duration
 from orchestrator.cli import client, inputs, wording
 from orchestrator.cli.errors import ExitCode, UsageFault
 from orchestrator.cli.interrupts import run_to_exit
-from orchestrator.cli.options import MemoryOption, SandboxAddressOption, WallOption
+from orchestrator.cli.options import (
+    EnvironmentOption,
+    LanguageOption,
+    MemoryOption,
+    SandboxAddressOption,
+    WallOption,
+)
 from orchestrator.cli.output import RawOutput
 from orchestrator.cli.services import with_sandbox
 from orchestrator.cli.terminal import complain
@@ -23,18 +29,20 @@ from orchestrator.cli.terminal import complain
 _EXIT_TIME = 124  # as `timeout` has it
 _EXIT_MEMORY = 137  # 128 + SIGKILL, as a shell shows the kernel's own out-of-memory kill
 _EXIT_OUTPUT = 153  # 128 + SIGXFSZ
+_EXIT_VIOLATION = 159  # 128 + SIGSYS, as a shell shows the end by a forbidden system call
 _LONGEST_WALL = timedelta(hours=1)  # bound of the wait where the limit is the server's own; that is below it
 _BY_STATUS = {
     sandbox_pb2.EXECUTION_STATUS_TIMED_OUT: _EXIT_TIME,
     sandbox_pb2.EXECUTION_STATUS_CPU_LIMIT: _EXIT_TIME,
     sandbox_pb2.EXECUTION_STATUS_MEMORY_LIMIT: _EXIT_MEMORY,
     sandbox_pb2.EXECUTION_STATUS_OUTPUT_LIMIT: _EXIT_OUTPUT,
+    sandbox_pb2.EXECUTION_STATUS_VIOLATION: _EXIT_VIOLATION,
 }
 
 
 def exec_command(
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Python program to run.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The program to run, in Python or JavaScript.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The program's own arguments.")] = None,
     stdin: Annotated[
         Path | None, typer.Option(metavar="F", help="What the program reads on stdin; - for this command's own.")
@@ -43,11 +51,13 @@ def exec_command(
         list[Path] | None,
         typer.Option("--file", metavar="F", help="A file or directory laid beside the program; repeatable."),
     ] = None,
+    language: LanguageOption = "",
+    environment: EnvironmentOption = "",
     wall: WallOption = None,
     memory: MemoryOption = None,
     sandbox_address: SandboxAddressOption = "",
 ) -> int:
-    """Run a Python program in the sandbox, with its output as it appears.
+    """Run a program in the sandbox, with its output as it appears.
 
     Options may stand before or after FILE; put -- before arguments of the program that start with a dash.
 
@@ -57,6 +67,7 @@ def exec_command(
     - 124: it ran out of wall or processor time
     - 137: it ran out of memory
     - 153: it went over its output limit
+    - 159: it made a system call that no program may make here
     - 128+N: signal N ended it
     - 2, 3: usage, or a service failed, where a line beginning with "codemend:" says so
     """
@@ -68,13 +79,15 @@ def exec_command(
     if any(other.path == entry[0].path for other in beside):
         raise UsageFault("--file", f"a file would lie at {entry[0].path!r}, where FILE lies")
     program = sandbox_pb2.Program(
+        language=language or inputs.language_of([file]),
+        environment=environment,
         files=client.as_messages([*entry, *beside]),
         entry=file.name,
         args=args or [],
         stdin=inputs.read_stdin_file("--stdin", stdin) if stdin else b"",
         limits=limits(wall, memory),
     )
-    return run_to_exit(with_sandbox(sandbox_address, lambda address: _execute(address, program)))
+    return run_to_exit(with_sandbox(sandbox_address, lambda address: execute(address, program)))
 
 
 def limits(wall: str | None, memory: str | None) -> sandbox_pb2.Limits:
@@ -93,23 +106,29 @@ def limits(wall: str | None, memory: str | None) -> sandbox_pb2.Limits:
     return asked
 
 
-async def _execute(address: str, program: sandbox_pb2.Program) -> int:
+async def execute(address: str, program: sandbox_pb2.Program, session: str = "") -> int:
+    """Runs a program, in a session where one is named, passes its output on, and returns its exit code.
+
+    Raises:
+        CliError: the service refuses it, or cannot be reached.
+    """
     async with client.sandbox_stub(address) as stub:
         output = RawOutput()
-        result = await _stream(stub, program, output)
+        result = await _stream(stub, sandbox_pb2.ExecuteStreamRequest(program=program, session=session), output)
         await output.finish()
     if result.status != sandbox_pb2.EXECUTION_STATUS_SUCCEEDED:
         reason = f": {result.reason}" if result.reason else ""
         complain(f"{wording.execution_status(result.status)}{reason}")
+    if session and not result.workspace.kept:
+        complain(f"the session is as it was before: {result.workspace.reason}")
     return exit_code(result)
 
 
 async def _stream(
-    stub: client.SandboxStub, program: sandbox_pb2.Program, output: RawOutput
+    stub: client.SandboxStub, request: sandbox_pb2.ExecuteStreamRequest, output: RawOutput
 ) -> sandbox_pb2.ExecutionResult:
     """Runs the program; a refusal that came before anything ran is waited out like any other."""
-    request = sandbox_pb2.ExecuteStreamRequest(program=program)
-    wall = program.limits.wall_time.ToTimedelta() or _LONGEST_WALL
+    wall = request.program.limits.wall_time.ToTimedelta() or _LONGEST_WALL
     started, attempt = time.monotonic(), 0
     while True:
         heard = False

@@ -28,6 +28,7 @@ _UNITS |= {"kb": 1000, "mb": 1000**2, "gb": 1000**3}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|)")
 _TIME_UNITS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_NODE_SUFFIXES = {".js", ".mjs", ".cjs"}
 _LEFT_OUT = {"__pycache__", ".git", ".pytest_cache"}
 
 
@@ -68,6 +69,12 @@ def parse_time(option: str, text: str) -> timedelta:
     if not 0 < seconds <= 24 * 3600:
         raise UsageFault(option, f"{text!r} is out of range; it must be above zero and at most 24h")
     return timedelta(seconds=seconds)
+
+
+def language_of(paths: Iterable[str | Path]) -> str:
+    """The language that the names of files speak for: "node" where all that say something are JavaScript, else ""."""
+    suffixes = {Path(path).suffix for path in paths} - {"", ".json"}
+    return "node" if suffixes and suffixes <= _NODE_SUFFIXES else ""
 
 
 def check_address(option: str, address: str) -> None:

@@ -17,6 +17,24 @@ MemoryOption = Annotated[
     str | None,
     typer.Option("--memory", metavar="SIZE", help="Limit of memory, such as 256MiB.", show_default="the server's"),
 ]
+LanguageOption = Annotated[
+    str,
+    typer.Option(
+        "--language",
+        metavar="NAME",
+        help="Language of the program or the tests, such as python or node.",
+        show_default="by the file's name",
+    ),
+]
+EnvironmentOption = Annotated[
+    str,
+    typer.Option(
+        "--environment",
+        metavar="NAME",
+        help="Set of preinstalled packages, such as base or data; those that the sandbox service was started with.",
+        show_default="base",
+    ),
+]
 SandboxAddressOption = Annotated[
     str,
     typer.Option(

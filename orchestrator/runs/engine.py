@@ -47,6 +47,8 @@ class CodegenEngine:
             emit_tokens=None if spec.options.omit_tokens else run.recorder.emit_tokens,
             sandbox_patience=self._sandbox_patience,
             progress=run.progress,
+            run_id=run.run_id,
+            tenant=spec.tenant,
         )
         return await run_graph(self._graph, context, run.run_id)
 

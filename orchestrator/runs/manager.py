@@ -101,6 +101,10 @@ class RunManager:
         supervisor.add_done_callback(self._supervisors.discard)
         return run
 
+    def has_made(self, request_id: str) -> bool:
+        """Whether a run of this request_id is remembered."""
+        return request_id in self._by_request
+
     def _refuse_when_full(self) -> None:
         if self._active >= self._policy.concurrency + self._policy.queue_size:
             estimate = self._usual_time / self._policy.concurrency

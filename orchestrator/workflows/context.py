@@ -57,6 +57,8 @@ class CodegenContext:
         emit: takes events; never blocks.
         emit_tokens: takes pieces of a reply; None: nobody wants them.
         progress: the run so far, shared by all nodes of the run.
+        run_id: names the run's steps to the sandbox; empty: nothing does.
+        tenant: who takes turns with other tenants at the sandbox; may be empty.
     """
 
     task: CodegenTask
@@ -70,6 +72,8 @@ class CodegenContext:
     sandbox_patience: timedelta = timedelta(seconds=60)
     progress: Progress = field(default_factory=Progress)
     race: Race = field(default_factory=Race)
+    run_id: str = ""
+    tenant: str = ""
 
     def remaining(self) -> float:
         """Seconds left to the run; never negative."""

@@ -6,7 +6,7 @@ between two runs of the same code: addresses, line numbers, temporary paths, tim
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from orchestrator.workflows.sandbox import (
@@ -20,6 +20,11 @@ from orchestrator.workflows.sandbox import (
     TestReport,
 )
 
+UNTRUSTED: Mapping[ReportOutcome, str] = {
+    ReportOutcome.TAMPERED: "the code reached into the test framework",
+    ReportOutcome.INCOMPLETE: "the tests did not come to their end",
+}
+"""Outcomes of which the report's own reason says more than any test in it."""
 SUMMARY_CHARS = 240
 EVENT_OUTPUT_BYTES = 2048  # of each stream; two streams make the 4 KiB of an event
 EVENT_TESTS = 16
@@ -64,7 +69,7 @@ def _report_parts(report: TestReport) -> Iterator[str]:
         yield from (test.node_id, test.outcome.value, *_failure_parts(test.failure))
     for error in sorted(report.collection_errors, key=lambda item: item.path):
         yield from (error.path, *_failure_parts(essence(error.failure)))
-    if not report.tests and not report.collection_errors:
+    if report.outcome in UNTRUSTED or (not report.tests and not report.collection_errors):
         yield normalise(report.reason)
 
 
@@ -78,7 +83,8 @@ def _failure_parts(failure: Failure | None) -> tuple[str, ...]:
 
 
 def _execution_parts(execution: Execution) -> tuple[str, ...]:
-    return execution.status.value, str(execution.exit_code), normalise(last_line(execution.stderr.text()))
+    seen = execution.reason if execution.status is ExecutionStatus.VIOLATION else last_line(execution.stderr.text())
+    return execution.status.value, str(execution.exit_code), normalise(seen)
 
 
 def last_line(text: str) -> str:
@@ -98,6 +104,8 @@ def summary(report: TestReport | None, execution: Execution) -> str:
         return one_line(_program_summary(execution))
     if report.outcome is ReportOutcome.PASSED:
         return _pass_summary(report)
+    if report.outcome in UNTRUSTED and report.reason:
+        return one_line(f"{UNTRUSTED[report.outcome]}: {report.reason}")
     if report.collection_errors:
         first = report.collection_errors[0]
         return one_line(f"{first.path}: {describe_failure(essence(first.failure))}")

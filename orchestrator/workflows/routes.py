@@ -5,9 +5,10 @@ tried before, is a circle; each circle uses the next way out (diagnose, rewrite,
 way left is STUCK.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.workflows.sandbox import ExecutionStatus, ReportOutcome
 from orchestrator.workflows.state import (
     BUILDS_ON_BASE,
     Attempt,
@@ -26,6 +27,37 @@ GENERATE, REPAIR, EXECUTE, DECIDE, FINALIZE, CANDIDATE = (
 )  # fmt: skip
 REPAIRS_PER_SAMPLE = 2  # corrections of one sample before a fresh one is drawn
 WAYS_OUT = (Strategy.DIAGNOSE, Strategy.REWRITE, Strategy.FRESH)
+_NO_ENDING = "Your last code ended the program before its tests were done. Do not call exit() or end the process."
+_NO_TAMPERING = (
+    "Your last code reached into the test framework. Solve the task itself: leave the tests, the test framework, "
+    "builtins and the interpreter alone."
+)
+_NO_SYSTEM_CALLS = "Your last code made a system call that is not allowed here. Do without it."
+REPORT_ADVICE: Mapping[ReportOutcome, str] = {
+    ReportOutcome.PASSED: "",
+    ReportOutcome.FAILED: "",
+    ReportOutcome.ERROR: "",
+    ReportOutcome.NO_TESTS: "",
+    ReportOutcome.TIMED_OUT: "",
+    ReportOutcome.LIMIT_EXCEEDED: "",
+    ReportOutcome.TAMPERED: _NO_TAMPERING,
+    ReportOutcome.INCOMPLETE: _NO_ENDING,
+}
+"""What a model is told beside what failed, for every outcome of a test run; empty where its failures say all."""
+EXECUTION_ADVICE: Mapping[ExecutionStatus, str] = {
+    ExecutionStatus.SUCCEEDED: "",
+    ExecutionStatus.FAILED: "",
+    ExecutionStatus.TIMED_OUT: "",
+    ExecutionStatus.CPU_LIMIT: "",
+    ExecutionStatus.MEMORY_LIMIT: "",
+    ExecutionStatus.OUTPUT_LIMIT: "",
+    ExecutionStatus.DISK_LIMIT: "",
+    ExecutionStatus.PROCESS_LIMIT: "",
+    ExecutionStatus.SIGNALED: "",
+    ExecutionStatus.CANCELLED: "",
+    ExecutionStatus.VIOLATION: _NO_SYSTEM_CALLS,
+}
+"""The same, for every end of a program."""
 _NODE = {strategy: REPAIR if strategy in BUILDS_ON_BASE else GENERATE for strategy in Strategy}
 
 
@@ -83,7 +115,8 @@ def next_base(situation: Situation) -> int:
     if all(attempt.strategy is Strategy.DRAFT for attempt in situation.attempts):
         executed = best(attempt for attempt in situation.attempts if attempt.verdict is Verdict.FAILED)
         return executed.number if executed else 0
-    if latest.verdict is not Verdict.FAILED or latest.regressions:
+    is_worse = latest.regressions or latest.report_outcome is ReportOutcome.TAMPERED
+    if latest.verdict is not Verdict.FAILED or (is_worse and situation.base):
         return situation.base
     return latest.number
 
@@ -181,6 +214,15 @@ def _repairs_since_sample(attempts: Sequence[Attempt]) -> int:
     return count
 
 
+def _advice(attempt: Attempt) -> str:
+    """What an attempt's code must not do again; empty where its failures say all."""
+    if attempt.verdict is not Verdict.FAILED:
+        return ""
+    if attempt.report_outcome is not None:
+        return REPORT_ADVICE[attempt.report_outcome]
+    return EXECUTION_ADVICE[attempt.execution_status] if attempt.execution_status is not None else ""
+
+
 def _note(situation: Situation) -> str:
     latest = latest_of(situation.attempts)
     if latest.truncated:
@@ -189,6 +231,8 @@ def _note(situation: Situation) -> str:
         return f"Your last reply could not be used: {latest.summary}."
     if latest.verdict is Verdict.DUPLICATE:
         return "Your last reply repeated code that has failed already. Change what it does."
+    if advice := _advice(latest):
+        return f"{advice} What was seen: {latest.summary}."
     if latest.regressions:
         return f"Your last correction broke {latest.regressed}, which this code passes. Keep that working."
     return ""

@@ -57,6 +57,16 @@ class TestOutcome(StrEnum):
     UNFINISHED = "UNFINISHED"
 
 
+class TestIsolation(StrEnum):
+    """Where the code under test ran while it was tested."""
+
+    __test__ = False
+
+    UNSPECIFIED = "UNSPECIFIED"
+    SEPARATE = "SEPARATE"
+    SHARED = "SHARED"
+
+
 FAILING = frozenset({TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.XPASSED, TestOutcome.UNFINISHED})
 
 
@@ -182,6 +192,30 @@ class CollectionError:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegrityCheck:
+    """One check of a test run's integrity, by its stable name."""
+
+    name: str
+    held: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """How far the outcome of a test run can be trusted.
+
+    Attributes:
+        isolation: where the code under test ran.
+        reason: why it was SHARED, where nobody asked for it.
+        checks: what was checked, in order.
+    """
+
+    isolation: TestIsolation = TestIsolation.UNSPECIFIED
+    reason: str = ""
+    checks: tuple[IntegrityCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TestReport:
     """What a test run says. `counts` covers all tests; `tests` may hold fewer (`tests_left_out`)."""
 
@@ -195,6 +229,7 @@ class TestReport:
     collection_errors: tuple[CollectionError, ...] = ()
     framework: str = ""
     duration: timedelta = timedelta()
+    integrity: Integrity | None = None
 
     @property
     def total(self) -> int:
@@ -230,6 +265,36 @@ class TestJob:
     limits: Limits = field(default_factory=Limits)
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """For whom a job runs, and as which step.
+
+    Attributes:
+        tenant: who takes turns with other tenants at the sandbox; may be empty.
+        step: name of the step, one for ever: the same job of the same step runs once however often it is asked for.
+            Empty: it runs each time.
+    """
+
+    tenant: str = ""
+    step: str = ""
+
+
+NO_CALLER = Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a sandbox offers.
+
+    Attributes:
+        environments: names of its environments.
+        maximums: the most that a job may ask for; None: it does not say.
+    """
+
+    environments: tuple[str, ...] = ()
+    maximums: Limits = field(default_factory=Limits)
+
+
 class Sandbox(Protocol):
     """Carries jobs out. Cancelling a call kills its job.
 
@@ -237,10 +302,12 @@ class Sandbox(Protocol):
     never an error. `deadline` bounds the call, waiting included, and is a length of time.
     """
 
-    async def run_program(self, job: ProgramJob, *, deadline: timedelta) -> Execution:
+    async def run_program(self, job: ProgramJob, *, deadline: timedelta, caller: Caller = NO_CALLER) -> Execution:
         """Runs a program."""
         ...
 
-    async def run_tests(self, job: TestJob, *, deadline: timedelta) -> tuple[TestReport, Execution]:
+    async def run_tests(
+        self, job: TestJob, *, deadline: timedelta, caller: Caller = NO_CALLER
+    ) -> tuple[TestReport, Execution]:
         """Runs tests; the execution is that of the process which ran them."""
         ...

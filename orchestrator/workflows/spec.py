@@ -61,9 +61,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A run to be made: which workflow, on what, and how."""
+    """A run to be made: which workflow, on what, how, and for which tenant (may be empty)."""
 
     workflow: str
     task: CodegenTask
     options: RunOptions = field(default_factory=RunOptions)
     labels: Mapping[str, str] = field(default_factory=dict)
+    tenant: str = ""

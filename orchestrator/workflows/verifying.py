@@ -26,6 +26,7 @@ from orchestrator.workflows.failures import (
     summary,
 )
 from orchestrator.workflows.sandbox import (
+    Caller,
     Execution,
     ExecutionStatus,
     ProgramJob,
@@ -54,7 +55,8 @@ async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
         try:
             files = await load_files(context.artifacts, draft.code_hash)
             async with asyncio.timeout(context.remaining()) as limit:
-                report, execution = await _patiently(context, lambda: _run(files, context))
+                job = _job(files, context, draft.number)  # one job for all tries: its step runs once
+                report, execution = await _patiently(context, job)
             return {"draft": None, "attempts": [await _judge(draft, report, execution, context, loop.time() - started)]}
         except asyncio.CancelledError:
             _keep(draft, context, loop.time() - started)
@@ -97,18 +99,30 @@ def unexecuted(draft: Draft, verdict: Verdict, reason: str, elapsed: float = 0.0
     )
 
 
-async def _run(files: FileSet, context: CodegenContext) -> Ran:
-    """One try of the job that verifies these files."""
-    task, options = context.task, context.options
-    deadline = timedelta(seconds=context.remaining()) + _DEADLINE_MARGIN
+def _job(files: FileSet, context: CodegenContext, number: int) -> Callable[[], Awaitable[Ran]]:
+    """The job that verifies an attempt's files; each call is one try of it."""
+    task, options, sandbox = context.task, context.options, context.sandbox
+    caller = Caller(context.tenant, f"{context.run_id}/{number}" if context.run_id else "")
+
+    def deadline() -> timedelta:
+        return timedelta(seconds=context.remaining()) + _DEADLINE_MARGIN
+
     if task.tests:
         tests = TestJob(files, task.tests, options.environment, options.limits)
-        return await context.sandbox.run_tests(tests, deadline=deadline)
+        return lambda: sandbox.run_tests(tests, deadline=deadline(), caller=caller)
     if task.check_script:
         check = check_run(files, task.check_script, options)
-        return None, check.judged(await context.sandbox.run_program(check.job, deadline=deadline))
+
+        async def checked() -> Ran:
+            return None, check.judged(await sandbox.run_program(check.job, deadline=deadline(), caller=caller))
+
+        return checked
     program = ProgramJob(files, task.solution_path, options.environment, options.limits)
-    return None, await context.sandbox.run_program(program, deadline=deadline)
+
+    async def ran() -> Ran:
+        return None, await sandbox.run_program(program, deadline=deadline(), caller=caller)
+
+    return ran
 
 
 async def _patiently(context: CodegenContext, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -135,13 +149,14 @@ async def _judge(
     context.emit(ExecutionFinished(draft.number, *for_event(execution, report)))
     verdict = verdict_of(report, execution, checked=bool(context.task.check_script))
     broken = await _regressions(draft, report, context)
+    passed, errors = believed(report, execution)
     return replace(
         unexecuted(draft, verdict, summary(report, execution), elapsed),
         report_outcome=report.outcome if report is not None else None,
         execution_status=execution.status if report is None else None,
-        tests_passed=report.passed if report is not None else 0,
+        tests_passed=passed,
         tests_total=report.total if report is not None else 0,
-        errors=error_count(report) if report is not None else int(execution.status is not ExecutionStatus.SUCCEEDED),
+        errors=errors,
         fingerprint=fingerprint(report, execution) if verdict is Verdict.FAILED else "",
         regressions=len(broken),
         regressed=name_some(broken),
@@ -160,8 +175,19 @@ def verdict_of(report: TestReport | None, execution: Execution, *, checked: bool
     return Verdict.PASSED if checked else Verdict.UNVERIFIED
 
 
+def believed(report: TestReport | None, execution: Execution) -> tuple[int, int]:
+    """Tests that passed, and what speaks against the code. Of a report that was tampered with, no pass is believed."""
+    if report is None:
+        return 0, int(execution.status is not ExecutionStatus.SUCCEEDED)
+    if report.outcome is ReportOutcome.TAMPERED:
+        return 0, max(error_count(report), report.total, 1)
+    return report.passed, error_count(report)
+
+
 async def _regressions(draft: Draft, report: TestReport | None, context: CodegenContext) -> tuple[str, ...]:
     base = context.progress.find(draft.base)
     if report is None or base is None or not base.report_hash or draft.strategy not in BUILDS_ON_BASE:
+        return ()
+    if base.report_outcome is ReportOutcome.TAMPERED:  # what it says has passed may never have run
         return ()
     return regressions(await load(context.artifacts, TestReport, base.report_hash), report)

@@ -398,9 +398,9 @@ async def test_a_sandbox_that_is_down_is_tried_again_and_then_the_run_is_an_erro
 
 async def test_what_the_sandbox_refuses_ends_the_run_with_its_words(service: Service) -> None:
     async with service([RIGHT]) as (client, _):
-        run = await client.generate(spec(tests=TESTS, environment="no-such-environment"))
+        run = await client.generate(spec(tests=TESTS, limits=sandbox_pb2.Limits(memory_bytes=1)))
     assert outcome(run) == "ERROR"
-    assert "no-such-environment" in run.result.reason
+    assert "limits.memory_bytes: is 1" in run.result.reason
 
 
 async def test_a_task_over_the_models_context_is_an_error_that_says_so(service: Service) -> None:

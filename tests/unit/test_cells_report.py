@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sandbox_service.cells import report as module
 from sandbox_service.cells.report import ReportBuilder, fit
-from sandbox_service.domain import Comparison, Failure, ReportOutcome, Status, TestCase, TestOutcome
+from sandbox_service.domain import Comparison, Failure, ReportOutcome, Status, TestCase, TestIsolation, TestOutcome
 from sandbox_service.guest import wire
 
 FAILURE = {
@@ -98,6 +98,21 @@ MALFORMED = {
     "no object": struct.pack("!I", 2) + b"[]",
     "no UTF-8": struct.pack("!I", 2) + b"\xff\xff",
     "empty body": struct.pack("!I", 0),
+    "plan without isolation": {"kind": "plan", "reason": "", "refused": "", "open": "", "read_only": True},
+    "plan that settles nothing": {
+        "kind": "plan",
+        "isolation": "AUTO",
+        "reason": "",
+        "refused": "",
+        "open": "",
+        "read_only": True,
+    },
+    "expected tests of another type": {"kind": "expected", "ids": [1]},
+    "expected tests without number": {"kind": "expected", "ids": 1},
+    "canaries without number": {"kind": "guard", "canaries": "4"},
+    "canary without what was seen": {"kind": "canary", "failed": True},
+    "tampering without what was seen": {"kind": "tampered"},
+    "refusal without reason": {"kind": "unplain", "first": True},
     "huge length": struct.pack("!I", wire.MAX_FRAME_BYTES + 1),
     "deep nesting": struct.pack("!I", 200_000) + b"[" * 200_000,
 }
@@ -224,3 +239,98 @@ def test_details_of_failures_are_kept_before_those_of_passes():
     found = fit([passed, failed, passed], 800)
     assert [len(case.stdout) for case in found] == [0, 0, 0]
     assert found[1] == failed
+
+
+KEY = b"k" * 32
+PLAN = {"kind": "plan", "isolation": "SEPARATE", "reason": "", "refused": "", "open": "", "read_only": True}
+
+
+def sealed(messages, key=KEY):
+    """A report as the reporter with this key writes it."""
+    seal = wire.Seal(key)
+    return [wire.frame(message, seal) for message in messages]
+
+
+def told(chunks, status=Status.SUCCEEDED, **more):
+    builder = ReportBuilder(KEY, **more)
+    for chunk in chunks:
+        builder.feed(chunk)
+    return builder.report(status)
+
+
+def test_a_sealed_report_with_its_seal_is_a_report():
+    assert told(sealed(frames(frame_of(0)))).outcome is ReportOutcome.PASSED
+
+
+FORGERIES = {
+    "another key": lambda _whole: sealed(frames(frame_of(0)), b"x" * 32),
+    "no seal": lambda _whole: [wire.frame(message) for message in frames(frame_of(0))],
+    "a frame added": lambda whole: [*whole[:2], wire.frame(frame_of(5)) + bytes(wire.SEAL_BYTES), *whole[2:]],
+    "a frame left out": lambda whole: [*whole[:3], *whole[4:]],
+    "a frame twice": lambda whole: [*whole[:3], *whole[2:]],
+    "two frames in another order": lambda whole: [whole[1], whole[0], *whole[2:]],
+    "one letter changed": lambda whole: [b"".join(whole).replace(b"PASSED", b"FAILED", 1)],
+    "garbage": lambda whole: [*whole[:2], b"\xff" * 8, *whole[2:]],
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_frame_that_the_reporter_did_not_write_is_tampering(name):
+    found = told(FORGERIES[name](sealed(frames(frame_of(0), frame_of(1)))))
+    assert found.outcome is ReportOutcome.TAMPERED
+    assert found.reason
+
+
+def test_a_sealed_report_that_is_cut_anywhere_is_no_pass():
+    data = b"".join(sealed(frames(frame_of(0))))
+    for cut in range(len(data)):
+        assert told([data[:cut]]).outcome is ReportOutcome.INCOMPLETE
+
+
+def test_a_plan_is_told_at_once_and_becomes_the_report_s_integrity():
+    planned = []
+    builder = ReportBuilder(on_plan=lambda: planned.append(True))
+    for message in [{"kind": "expected", "ids": ["test_a.py::test_0"]}, PLAN]:
+        builder.feed(wire.frame(message))
+    assert planned == [True]
+    for message in frames(frame_of(0)):
+        builder.feed(wire.frame(message))
+    found = builder.report(Status.SUCCEEDED).integrity
+    assert found.isolation is TestIsolation.SEPARATE
+    assert [(check.name, check.held) for check in found.checks] == [
+        ("read_only_tests", True), ("expected_tests", True), ("handshake", True),
+    ]  # fmt: skip
+
+
+def test_an_expected_test_that_did_not_report_is_named():
+    found = report([{"kind": "expected", "ids": ["test_a.py::test_0", "test_a.py::test_gone"]}, *frames(frame_of(0))])
+    assert found.outcome is ReportOutcome.INCOMPLETE
+    assert "test_a.py::test_gone" in found.reason
+
+
+def test_a_file_that_its_tests_skip_expects_nothing():
+    skipped = {"kind": "collect_skip", "path": "test_b.py"}
+    ids = ["test_a.py::test_0", "test_b.py::test_1"]
+    assert report([{"kind": "expected", "ids": ids}, skipped, *frames(frame_of(0))]).outcome is ReportOutcome.PASSED
+
+
+def canary(*, failed):
+    return {"kind": "canary", "failed": failed, "saw": "PASSED"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ([canary(failed=True), canary(failed=True)], ReportOutcome.PASSED),
+        ([canary(failed=True)], ReportOutcome.INCOMPLETE),
+        ([canary(failed=True), canary(failed=False)], ReportOutcome.TAMPERED),
+        ([canary(failed=True), canary(failed=True), {"kind": "tampered", "what": "x"}], ReportOutcome.TAMPERED),
+    ],
+)
+def test_every_canary_must_have_failed(seen, expected):
+    assert report([{"kind": "guard", "canaries": 2}, *seen, *frames(frame_of(0))]).outcome is expected
+
+
+def test_a_report_of_more_expected_tests_than_fit_breaks_off():
+    many = {"kind": "expected", "ids": ["x"] * 50_000}
+    assert report([many, many, many, *frames(frame_of(0))]).outcome is ReportOutcome.ERROR

@@ -20,7 +20,7 @@ from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.sandbox import Execution, ExecutionStatus, File, ReportOutcome, TestOutcome, TestReport
 from orchestrator.workflows.spec import CodegenTask, RunOptions
 from orchestrator.workflows.state import Outcome, Plan, Progress, Verdict
-from orchestrator.workflows.verifying import verdict_of
+from orchestrator.workflows.verifying import believed, verdict_of
 
 TASK = CodegenTask(task="t", tests=(File("test_a.py", b"from solution import add"),))
 
@@ -143,6 +143,13 @@ def test_only_exit_code_zero_is_success_and_only_a_check_verifies(status):
     succeeded = status is ExecutionStatus.SUCCEEDED
     assert checked is (Verdict.PASSED if succeeded else Verdict.FAILED)
     assert alone is (Verdict.UNVERIFIED if succeeded else Verdict.FAILED)
+
+
+@pytest.mark.parametrize("outcome", list(ReportOutcome))
+def test_of_a_report_that_was_tampered_with_no_pass_is_believed(outcome):
+    report = TestReport(outcome, counts={TestOutcome.PASSED: 2, TestOutcome.FAILED: 1})
+    believable = believed(report, Execution(ExecutionStatus.SUCCEEDED))
+    assert believable == ((0, 3) if outcome is ReportOutcome.TAMPERED else (2, 1))
 
 
 async def test_limits_say_what_was_used_up():

@@ -168,3 +168,28 @@ def test_an_event_holds_failing_tests_only_and_little_output():
     assert kept.dropped_bytes == 7 + 200_000 - 2048
     assert kept.tail == b"b" * 1024
     assert execution.stderr == Output(b"short")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (ReportOutcome.TAMPERED, "the code reached into the test framework: the canaries passed"),
+        (ReportOutcome.INCOMPLETE, "the tests did not come to their end: the canaries passed"),
+    ],
+)
+def test_a_report_that_cannot_be_believed_is_summed_up_by_its_own_reason(outcome, words):
+    told = report(case("a"), outcome=outcome, reason="the canaries passed")
+    assert summary(told, RAN) == words
+
+
+def test_two_reports_that_were_tampered_with_in_the_same_way_are_one_circle():
+    one, same = (report(outcome=ReportOutcome.TAMPERED, reason=f"canaries at 0x{n} passed") for n in ("7f", "80"))
+    other = report(outcome=ReportOutcome.TAMPERED, reason="the tests changed")
+    assert fingerprint(one, RAN) == fingerprint(same, RAN)
+    assert fingerprint(one, RAN) != fingerprint(other, RAN)
+
+
+def test_a_forbidden_call_is_summed_up_and_told_apart_by_its_name():
+    first, second = (Execution(ExecutionStatus.VIOLATION, f"made a forbidden system call: {n}") for n in ("bpf", "io"))
+    assert summary(None, first) == "made a forbidden system call: bpf"
+    assert fingerprint(None, first) != fingerprint(None, second)

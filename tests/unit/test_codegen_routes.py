@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.workflows.routes import (
+    EXECUTION_ADVICE,
+    REPORT_ADVICE,
     Situation,
     after_decide,
     after_model,
@@ -14,6 +16,7 @@ from orchestrator.workflows.routes import (
     decide,
     next_base,
 )
+from orchestrator.workflows.sandbox import ExecutionStatus, ReportOutcome
 from orchestrator.workflows.state import Attempt, Decision, Draft, Outcome, Plan, Stop, Strategy, Verdict
 
 DRAFT, REPAIR, DIAGNOSE, REWRITE, FRESH = Strategy
@@ -176,6 +179,34 @@ def test_an_error_ends_the_run_only_when_no_candidate_did_better():
     error = attempt(1, DRAFT, Verdict.ERROR, summary="401")
     assert next_step([error]).stop == Stop(Outcome.ERROR, "401")
     assert next_step([error, attempt(2, DRAFT)]).plan.base == 2
+
+
+def test_every_ending_has_its_advice_and_those_that_say_all_by_themselves_have_none():
+    assert set(REPORT_ADVICE) == set(ReportOutcome)
+    assert set(EXECUTION_ADVICE) == set(ExecutionStatus)
+    advised = [ending.value for table in (REPORT_ADVICE, EXECUTION_ADVICE) for ending, text in table.items() if text]
+    assert advised == ["TAMPERED", "INCOMPLETE", "VIOLATION"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"report_outcome": ReportOutcome.TAMPERED}, "leave the tests, the test framework"),
+        ({"report_outcome": ReportOutcome.INCOMPLETE}, "Do not call exit()"),
+        ({"execution_status": ExecutionStatus.VIOLATION}, "a system call that is not allowed"),
+    ],
+)
+def test_what_must_not_be_done_again_is_told_with_what_was_seen(fields, advice):
+    decision = next_step([attempt(1, DRAFT, summary="canaries passed", **fields)])
+    assert decision.plan.strategy is REPAIR
+    assert advice in decision.plan.note
+    assert decision.plan.note.endswith("What was seen: canaries passed.")
+
+
+def test_an_attempt_that_tampered_is_no_base_where_there_is_an_honest_one():
+    tampered = attempt(2, report_outcome=ReportOutcome.TAMPERED)
+    assert next_step([attempt(1, DRAFT), tampered], base=1).plan.base == 1
+    assert next_step([attempt(1, DRAFT, report_outcome=ReportOutcome.TAMPERED)]).plan.base == 1
 
 
 VERDICTS = st.sampled_from([Verdict.FAILED, Verdict.UNUSABLE, Verdict.DUPLICATE])

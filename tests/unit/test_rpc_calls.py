@@ -5,9 +5,11 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from codemend.rpc import REQUEST_ID, ErrorRule, ErrorTable
+from codemend.rpc import REQUEST_ID, ErrorRule, ErrorTable, error_detail
 from codemend.rpc.calls import CallInterceptor, CallTracker
 from codemend.rpc.logs import JsonFormatter
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
@@ -20,11 +22,11 @@ ERRORS = ErrorTable({KnownError: ErrorRule(grpc.StatusCode.NOT_FOUND, "KNOWN")})
 
 
 @asynccontextmanager
-async def serving(behaviour, kind="unary_unary"):
+async def serving(behaviour, kind="unary_unary", decode=None):
     """A server with one method; gives a function that calls it and collects its responses, and the tracker."""
     tracker = CallTracker()
     server = grpc.aio.server(interceptors=[CallInterceptor(ERRORS, tracker)])
-    handler = getattr(grpc, f"{kind}_rpc_method_handler")(behaviour)
+    handler = getattr(grpc, f"{kind}_rpc_method_handler")(behaviour, decode)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", {"Method": handler})])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -103,6 +105,26 @@ async def test_a_cancellation_from_inside_is_an_internal_error_and_not_silence(k
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await responses(start())
     assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_request_that_cannot_be_read_is_the_caller_s_fault(kind):
+    async def single(request, _context):
+        return b"".join([part async for part in request] if kind.startswith("stream") else [request])
+
+    async def stream(request, _context):
+        yield await single(request, _context)
+
+    def decode(raw):
+        if raw in (b"ask", b"b"):
+            raise DecodeError("bad UTF-8")
+        return raw
+
+    async with serving(single if kind.endswith("_unary") else stream, kind, decode) as (start, _):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(start())
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "bad UTF-8")
+    assert error_detail(caught.value, error_details_pb2.BadRequest).field_violations[0].description == "bad UTF-8"
 
 
 async def test_an_abort_of_the_handler_keeps_its_code():

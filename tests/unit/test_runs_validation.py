@@ -16,19 +16,24 @@ from orchestrator.api.sandbox_messages import report as report_message
 from orchestrator.api.validation import Defaults, read_cancel, read_spec, read_watch
 from orchestrator.errors import InvalidRun
 from orchestrator.models import CallOptions
-from orchestrator.sandbox_client import execution, limits_message, report
+from orchestrator.sandbox_client import execution, idempotency_key, limits, limits_message, report
 from orchestrator.settings import Settings
 from orchestrator.workflows.sandbox import (
+    NO_CALLER,
+    Caller,
     CollectionError,
     Comparison,
     Execution,
     ExecutionStatus,
     Failure,
+    Integrity,
+    IntegrityCheck,
     Isolation,
     Limits,
     Output,
     ReportOutcome,
     TestCase,
+    TestIsolation,
     TestOutcome,
     TestReport,
 )
@@ -233,12 +238,38 @@ REPORT = TestReport(
     collection_errors=(CollectionError("t.py", Failure("ImportError", "no")),),
     framework="pytest 9",
     duration=timedelta(seconds=2),
+    integrity=Integrity(TestIsolation.SHARED, "objects", (IntegrityCheck("canaries", held=False, detail="passed"),)),
 )
 
 
 def test_executions_and_reports_are_the_same_on_both_sides_of_the_wire():
     assert execution(execution_message(EXECUTION)) == EXECUTION
     assert report(report_message(REPORT)) == REPORT
+
+
+def test_limits_are_the_same_on_both_sides_of_the_wire():
+    for value in (Limits(), Limits(wall_time=timedelta(seconds=1.5), memory_bytes=7, processes=0)):
+        assert limits(limits_message(value)) == value
+
+
+def test_the_same_request_of_the_same_step_has_one_key_and_no_other_has_it():
+    one = sandbox_pb2.ExecuteRequest(program=sandbox_pb2.Program(entry="a.py", env={"A": "1", "B": "2"}))
+    same = sandbox_pb2.ExecuteRequest(program=sandbox_pb2.Program(entry="a.py", env={"B": "2", "A": "1"}))
+    other = sandbox_pb2.ExecuteRequest(program=sandbox_pb2.Program(entry="b.py"))
+    key = idempotency_key(Caller("t", "run_1/2"), one)
+    assert key.startswith("run_1/2.")
+    assert key == idempotency_key(Caller("t", "run_1/2"), same)
+    assert key not in {idempotency_key(Caller("t", "run_1/3"), one), idempotency_key(Caller("t", "run_1/2"), other)}
+    assert len(idempotency_key(Caller("t", "x" * 500), one)) <= 128
+    assert idempotency_key(NO_CALLER, one) == ""
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "x" * 129, "a/b"])
+def test_a_tenant_has_a_short_and_plain_name(name):
+    with pytest.raises(InvalidRun) as caught:
+        read_spec(request(), DEFAULTS, name)
+    assert caught.value.violations[0][0] == "x-codemend-tenant"
+    assert read_spec(request(), DEFAULTS, "acme-1.eu").tenant == "acme-1.eu"
 
 
 def test_a_status_that_this_version_does_not_know_is_refused():
