@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: setup demo test lint protos serve bench clean help
+.PHONY: setup demo test lint protos serve bench soak security sandbox-image clean help
 
 setup: .venv/installed ## make the environment in .venv
 
@@ -21,7 +21,7 @@ test: setup ## run all tests (CI=true: a missing prerequisite is a failure, not 
 lint: setup ## check format, style, types, layers, contracts and shell scripts
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
 	$(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos && $(BIN)/yamllint --strict .
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run .ci/engine deploy/docker/sandbox/build
 
 protos: setup ## make the stubs anew after a change of a .proto file
 	$(BIN)/python protos/build.py
@@ -29,12 +29,21 @@ protos: setup ## make the stubs anew after a change of a .proto file
 serve: setup ## start both services on loopback
 	$(BIN)/codemend serve
 
-bench: setup ## compare with bare processes, in one run
+bench: setup ## compare with bare processes, bubblewrap, docker and peers, in one run (about 6 min)
 	$(BIN)/python tests/bench/run.py
+
+soak: setup ## 20,000 mixed jobs: right verdicts, and nothing may leak (at most 15 min)
+	$(BIN)/python tests/load/soak.py
+
+security: setup ## attack every kind of cell that can be had here, and print what held (CI=true: all must be there)
+	$(BIN)/python tests/security/run.py
+
+sandbox-image: setup ## build the image of docker cells from Debian packages, with no container registry
+	PYTHON=$(BIN)/python deploy/docker/sandbox/build $(ENVIRONMENT)
 
 clean: ## remove the environment, the stubs and all caches
 	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
 	find protos -name '*_pb2*.py*' -delete; find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## print this
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 15
