@@ -39,10 +39,11 @@ async def refused(call):
     return caught.value
 
 
-async def running(bench, code):
-    """Starts a program in a session and returns its task once it prints."""
+async def running(bench, before):
+    """Starts a program in a session and returns its call once it has done what it does before it prints."""
+    lines = f"{before}\nprint('up', flush=True)\nimport time; time.sleep(60)"
     request = pb.ExecuteStreamRequest(
-        program=pb.Program(command=pb.Command(argv=["python", "-c", "print('up', flush=True)\n" + code])),
+        program=pb.Program(command=pb.Command(argv=["python", "-c", lines])),
         session=bench.id,
     )
     call = bench.stub.ExecuteStream(request, timeout=60, metadata=bench.metadata)
@@ -210,7 +211,7 @@ async def test_a_job_in_a_session_has_nothing_open_or_mapped_that_one_in_a_fresh
 
 async def test_one_call_at_a_time_works_in_a_session(client):
     async with client.session({"a": "1"}) as bench:
-        call = await running(bench, "import time; time.sleep(60)")
+        call = await running(bench, "")
         for other in (bench.python("pass"), bench.upload({"b": ""}), bench.diff(), bench.download()):
             error = await refused(other)
             assert error.code() is grpc.StatusCode.ABORTED
@@ -240,10 +241,7 @@ async def is_busy(bench):
 
 async def test_a_cancelled_job_changes_nothing(client):
     async with client.session({"a.txt": "before"}) as bench:
-        call = await running(
-            bench, "open('a.txt', 'w').write('after')\nprint('done', flush=True)\nimport time; time.sleep(60)"
-        )
-        assert (await call.read()).stdout_chunk == b"done\n"
+        call = await running(bench, "with open('a.txt', 'w') as stream: stream.write('after')")
         call.cancel()
         await free(bench)
         assert not (await bench.diff()).changes
@@ -260,7 +258,7 @@ async def test_a_job_whose_caller_s_deadline_passes_changes_nothing(client):
 
 async def test_deleting_a_session_kills_the_job_in_it(client):
     bench = await client.create()
-    call = await running(bench, "import time; time.sleep(60)")
+    call = await running(bench, "")
     began = time.monotonic()
     await bench.delete()
     assert time.monotonic() - began < 10
@@ -297,7 +295,7 @@ async def test_an_idle_session_ends_and_a_call_keeps_one_alive(client):
 async def test_no_session_outlives_its_time_even_at_work(client):
     bench = await client.create(ttl=seconds(1.5))
     began = time.monotonic()
-    call = await running(bench, "import time; time.sleep(60)")
+    call = await running(bench, "")
     error = await refused(call.read())
     assert error.code() is grpc.StatusCode.NOT_FOUND
     assert time.monotonic() - began < 12

@@ -10,6 +10,8 @@ _GROUP = "resources"
 _harm = partial(harm, _GROUP)
 _TIMED = {"wall_time": 1}
 _STOPPED = ends("TIMED_OUT", "CPU_LIMIT", within=8)
+_BOMB_STOPPED = ends("TIMED_OUT", "CPU_LIMIT", "SIGNALED", within=8)
+"""A bomb may also meet the container's own limit of processes, which takes gVisor's kernel and with it the whole cell."""
 _ANY_END = ends("FAILED", "PROCESS_LIMIT", "TIMED_OUT", "SIGNALED", "MEMORY_LIMIT", "CPU_LIMIT", within=8)
 _TRUTHFUL = ends("FAILED", "SIGNALED", "TIMED_OUT", within=14)
 """Of a program that exits with 7 after it has attacked its own cell: never a success."""
@@ -28,16 +30,16 @@ ATTACKS = [
     _harm("fork_bomb_that_goes_on", """
         while True:
             try: os.fork()
-            except OSError: pass""", _STOPPED, **_TIMED),
+            except OSError: pass""", _BOMB_STOPPED, **_TIMED),
     _harm("fork_bomb_of_sessions", """
         while True:
             try:
                 if not os.fork(): os.setsid()
-            except OSError: pass""", _STOPPED, **_TIMED),
+            except OSError: pass""", _BOMB_STOPPED, **_TIMED),
     _harm("fork_bomb_of_programs", """
         while True:
             try: os.posix_spawn('/bin/sh', ['sh', '-c', 'while :; do sh -c : & done'], {})
-            except OSError: pass""", _STOPPED, **_TIMED),
+            except OSError: pass""", _BOMB_STOPPED, **_TIMED),
     _harm("bomb_of_threads", """
         import threading
         while True: threading.Thread(target=threading.Event().wait, daemon=True).start()""", _ANY_END, **_TIMED),
