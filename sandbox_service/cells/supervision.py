@@ -16,7 +16,7 @@ from sandbox_service.cells import handle, words
 from sandbox_service.cells.base import OutputSink
 from sandbox_service.cells.cgroups import Group
 from sandbox_service.cells.changes import ChangesReader
-from sandbox_service.cells.output import OutputKeeper
+from sandbox_service.cells.output import LimitedOutput
 from sandbox_service.cells.ready import ReadyCell
 from sandbox_service.cells.report import ReportBuilder
 from sandbox_service.cells.verdict import Kill
@@ -48,10 +48,11 @@ class Supervision:
         ready: ReadyCell | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._limits, self._group, self._sink, self._report = limits, group, sink, report
+        self._limits, self._group, self._report = limits, group, report
         self._changes = changes
         self._workspace_s = changes.seconds if changes else 0.0
-        self.stdout, self.stderr = OutputKeeper(), OutputKeeper()
+        self._output = LimitedOutput(limits.output_bytes, sink, lambda: self.end_job(Kill.OUTPUT))
+        self.stdout, self.stderr = self._output.stdout, self._output.stderr
         self.kill: Kill | None = None
         self.started_ns = 0
         self.end: dict[str, Any] = {}
@@ -88,7 +89,7 @@ class Supervision:
         return theirs
 
     def _read_from(self, ours: int, use: str) -> None:
-        takers = {"stdout": self._take_stdout, "stderr": self._take_stderr, "report": self._take_report}
+        takers = {"stdout": self._output.take_stdout, "stderr": self._output.take_stderr, "report": self._take_report}
         self._pipes[ours] = takers.get(use, self._take_changes)
         self._loop.add_reader(ours, self._on_pipe, ours)
 
@@ -126,6 +127,7 @@ class Supervision:
         self._stop_timers()
         for descriptor in list(self._pipes):
             self._close_pipe(descriptor)
+        del self._output  # which refers back to this: what it keeps must not wait for the garbage collector
         self._loop.remove_reader(self._descriptor)
         self.control.close()
         if self.guest_control is not None:
@@ -254,22 +256,6 @@ class Supervision:
         if self._pipes.pop(descriptor, None) is not None:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
-
-    def _take_stdout(self, chunk: bytes) -> None:
-        self._take_output(1, self.stdout, chunk)
-
-    def _take_stderr(self, chunk: bytes) -> None:
-        self._take_output(2, self.stderr, chunk)
-
-    def _take_output(self, number: int, keeper: OutputKeeper, chunk: bytes) -> None:
-        room = self._limits.output_bytes - self.stdout.total_bytes - self.stderr.total_bytes
-        if len(chunk) > room:
-            self.end_job(Kill.OUTPUT)
-            chunk = chunk[: max(room, 0)]
-        if chunk:
-            keeper.feed(chunk)
-            if self._sink is not None:
-                self._sink(number, chunk)
 
     def _take_report(self, chunk: bytes) -> None:
         if self._report is not None:

@@ -14,7 +14,7 @@ from sandbox_service.cells.cgroups import GroupUsage
 from sandbox_service.cells.changes import ChangesReader
 from sandbox_service.cells.docker.container import Container
 from sandbox_service.cells.order import MAX_BROUGHT_BYTES
-from sandbox_service.cells.output import OutputKeeper
+from sandbox_service.cells.output import LimitedOutput
 from sandbox_service.cells.report import ReportBuilder
 from sandbox_service.cells.verdict import Kill
 from sandbox_service.domain import Limits
@@ -51,9 +51,10 @@ class Following:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._container, self._limits = container, limits
-        self._sink, self._report, self._changes = sink, report, changes
-        self.stdout, self.stderr = OutputKeeper(), OutputKeeper()
-        takers: dict[str, Callable[[bytes], None]] = {"stdout": self._take_stdout, "stderr": self._take_stderr}
+        self._report, self._changes = report, changes
+        output = LimitedOutput(limits.output_bytes, sink, lambda: self.end_job(Kill.OUTPUT))
+        self.stdout, self.stderr = output.stdout, output.stderr
+        takers: dict[str, Callable[[bytes], None]] = {"stdout": output.take_stdout, "stderr": output.take_stderr}
         takers |= {"report": report.feed} if report else {}
         takers |= {"changes": changes.feed} if changes else {}
         self.streams, self._takers = tuple(takers), tuple(takers.values())
@@ -193,22 +194,6 @@ class Following:
             answer.write(body)
         elif answer.can_write_eof() and not answer.is_closing():
             answer.write_eof()
-
-    def _take_stdout(self, chunk: bytes) -> None:
-        self._take_output(1, self.stdout, chunk)
-
-    def _take_stderr(self, chunk: bytes) -> None:
-        self._take_output(2, self.stderr, chunk)
-
-    def _take_output(self, number: int, keeper: OutputKeeper, chunk: bytes) -> None:
-        room = self._limits.output_bytes - self.stdout.total_bytes - self.stderr.total_bytes
-        if len(chunk) > room:
-            self.end_job(Kill.OUTPUT)
-            chunk = chunk[: max(room, 0)]
-        if chunk:
-            keeper.feed(chunk)
-            if self._sink is not None:
-                self._sink(number, chunk)
 
 
 def _resolve(waiting: "asyncio.Future[None]") -> None:
