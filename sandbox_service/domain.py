@@ -3,7 +3,7 @@
 Nothing here knows gRPC, processes or files: `api.py` translates to and from protobuf, `cells/` carries jobs out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
@@ -152,13 +152,15 @@ class WorkspaceChanges:
     """What a job did to its workspace: entries that are new or changed, and paths that are gone.
 
     `left_out` are paths of things that no workspace keeps (devices, FIFOs, sockets). `oversize_bytes` is set, and
-    nothing else, where it left more than `workspace_bytes` of its job.
+    nothing else, where it left more than `workspace_bytes` of its job; so is `refusal`, a sentence, where all sessions
+    together would have held too much.
     """
 
     written: tuple[Entry, ...] = ()
     removed: tuple[bytes, ...] = ()
     left_out: tuple[bytes, ...] = ()
     oversize_bytes: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +193,13 @@ class Program:
     outcome then tells what changed there."""
     workspace_bytes: int = 0
     """What the workspace may take at the job's end."""
+    reserve: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
+    """Counts bytes of the workspace's changes before they are held; raises where all sessions would hold too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """Tests to run against files. `select` holds node ids; empty: all tests. `workspace` as in Program."""
+    """Tests to run against files. `select` holds node ids; empty: all tests. Of the workspace: as in Program."""
 
     __test__ = False
 
@@ -209,6 +213,7 @@ class TestRun:
     environment: str = "base"
     workspace: Sequence[Entry] | None = None
     workspace_bytes: int = 0
+    reserve: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
     isolation: TestIsolation = TestIsolation.AUTO
     coverage: bool = False
 
@@ -352,6 +357,8 @@ class TestReport:
     duration: timedelta = timedelta()
     integrity: Integrity | None = None
     coverage: tuple[FileCoverage, ...] = ()
+    coverage_missing_reason: str = ""
+    """Why `coverage` is empty; of no meaning where nobody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

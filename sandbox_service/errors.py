@@ -9,9 +9,10 @@ SandboxError
 ├── SessionBusy           another call works in the session
 ├── TooManySessions       the server's or the tenant's number of sessions is reached
 ├── SessionStorageFull    the files of all sessions together take what the server gives them
+├── TooManyStreams        the server's or the tenant's number of streaming calls is reached
 ├── UploadStalled         an uploading caller sent nothing for too long, or left
 ├── DeadlineTooShort      the caller's deadline passed, or cannot be met any more
-├── ReaderTooSlow         a streaming caller left more output unread, or for longer, than the service keeps it
+├── ReaderTooSlow         a streaming caller left more output unread than the service keeps
 ├── ServiceDraining       the service is stopping
 └── CellFailure           the cell could not do its part: not started, died, or spoke nonsense
     └── CellUnavailable   cells cannot be made at the moment; worth a retry
@@ -91,6 +92,12 @@ class SessionStorageFull(SandboxError):  # noqa: N818
     retry_after = timedelta(seconds=10)
 
 
+class TooManyStreams(SandboxError):  # noqa: N818
+    """The number of streaming calls, of the server or of the tenant, is reached; others end as they are read."""
+
+    retry_after = timedelta(seconds=1)
+
+
 class UploadStalled(SandboxError):  # noqa: N818
     """The caller sent nothing of its upload for longer than the service waits, or has left."""
 
@@ -100,7 +107,7 @@ class DeadlineTooShort(SandboxError):  # noqa: N818
 
 
 class ReaderTooSlow(SandboxError):  # noqa: N818
-    """The caller left more output unread, or for longer, than the service keeps it."""
+    """The caller left more output unread than the service keeps."""
 
 
 class ServiceDraining(SandboxError):  # noqa: N818

@@ -6,6 +6,13 @@ virtual time; the least tag is served next, first in first out within a tenant. 
 a job costs before it starts; here nobody knows, so a start is charged the tenant's recent mean, what a job holds beyond
 that is charged while it runs, and its end puts the charge right. A tenant that comes back starts at the present virtual
 time: idle time earns no credit, and what was used while nobody else waited is no debt.
+
+Virtual time counts what was held and never what is only expected: a tag less what its running jobs have been charged in
+advance, its settled tag, can only grow. Whoever comes is put no later than the settled tags of all who wait, so that no
+end which gives a charge back takes a tenant ahead of those who came before it. Whatever was expected of the jobs:
+
+* a tenant that comes for the first time is next, after those alone that came before it and have had no start either;
+* two tenants that both wait all the time get equal times to within 4 (places + 1) times the longest job.
 """
 
 import heapq
@@ -45,10 +52,14 @@ class _Tenant(Generic[T]):
     tag: float
     waiting: deque[T] = field(default_factory=deque)
     work: float = 0.0  # expected seconds of those that wait
-    running: int = 0
+    places: set[Place] = field(default_factory=set)
     latest_start: int = -1
     mean: float | None = None  # seconds
     entry: _Entry | None = None  # its valid one in the heap
+
+    def in_advance(self, now: float) -> float:
+        """Seconds that its running jobs have been charged and have not held yet."""
+        return sum(max(place.charged - (now - place.since), 0.0) for place in self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class FairQueue(Generic[T]):
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._backlogged: set[str] = set()
         self._heap: list[_Entry] = []
-        self.virtual = 0.0  # tag of the latest start
+        self.virtual = 0.0  # highest settled tag of a start
         self._numbers = itertools.count()
         self._durations: deque[float] = deque(maxlen=REMEMBERED_JOBS)
 
@@ -107,12 +118,12 @@ class FairQueue(Generic[T]):
     def at_limit(self, tenant: str) -> bool:
         """Whether the tenant holds all the places that it may."""
         known = self._tenants.get(tenant)
-        return self._running_limit is not None and known is not None and known.running >= self._running_limit
+        return self._running_limit is not None and known is not None and len(known.places) >= self._running_limit
 
     def begin(self, tenant: str) -> Place:
         """A place for a job that need not wait."""
         known = self._tenant(tenant)
-        known.tag = max(known.tag, self.virtual)
+        self._bring_up(known)
         return self._start(tenant, known)
 
     def join(self, tenant: str, item: T) -> None:
@@ -122,7 +133,6 @@ class FairQueue(Generic[T]):
         self.waiting += 1
         self._add_work(known, self.cost(tenant) or 0.0)
         if tenant not in self._backlogged:
-            known.tag = max(known.tag, self._present())
             self._backlogged.add(tenant)
             self._offer(tenant, known)
 
@@ -159,7 +169,7 @@ class FairQueue(Generic[T]):
         known = self._tenants[place.tenant]
         self.places.discard(place)
         self.work = self.work - place.expected if self.places or self.waiting else 0.0
-        known.running -= 1
+        known.places.discard(place)
         known.tag += elapsed - place.charged
         if learn:
             known.mean = elapsed if known.mean is None else known.mean + _WEIGHT * (elapsed - known.mean)
@@ -192,10 +202,19 @@ class FairQueue(Generic[T]):
         ]
 
     def _present(self) -> float:
-        """Virtual time for one who comes now: not beyond those who wait, whose charges an end may have put right."""
+        """Virtual time for one who comes now: not beyond what any of those who wait could come down to."""
         while self._heap and not self._is_valid(self._heap[0]):
             heapq.heappop(self._heap)
-        return min(self.virtual, self._heap[0][0]) if self._heap else self.virtual
+        if not self._heap:
+            return self.virtual
+        now = self._clock()
+        holders = (self._tenants[name] for name in {place.tenant for place in self.places})
+        settled = (holder.tag - holder.in_advance(now) for holder in holders if holder.entry is not None)
+        return min(self.virtual, self._heap[0][0], *settled)
+
+    def _bring_up(self, tenant: _Tenant[T]) -> None:
+        """Takes the credit of time in which a tenant did not wait, or could not use a turn."""
+        tenant.tag = max(tenant.tag, self._present() + tenant.in_advance(self._clock()))
 
     def _is_valid(self, entry: _Entry) -> bool:
         """Whether no newer one took its stead."""
@@ -211,23 +230,26 @@ class FairQueue(Generic[T]):
         cost = self.cost(name) or 0.0
         if known is None:
             return Line(self._present(), -1, 0, 0, cost)
-        tag = known.tag if known.waiting else max(known.tag, self._present())
-        return Line(tag, known.latest_start, len(known.waiting), known.running, cost)
+        tag = known.tag
+        if not known.waiting:
+            tag = max(tag, self._present() + known.in_advance(self._clock()))
+        return Line(tag, known.latest_start, len(known.waiting), len(known.places), cost)
 
     def _tenant(self, name: str) -> _Tenant[T]:
         known = self._tenants.get(name)
         if known is None:
-            known = self._tenants[name] = _Tenant(self.virtual)
+            known = self._tenants[name] = _Tenant(0.0)
         self._idle.pop(name, None)
         return known
 
     def _start(self, name: str, tenant: _Tenant[T]) -> Place:
-        self.virtual = max(self.virtual, tenant.tag)
+        now = self._clock()
+        self.virtual = max(self.virtual, tenant.tag - tenant.in_advance(now))
         cost = self.cost(name)
-        place = Place(name, self._clock(), UNKNOWN_COST if cost is None else cost, cost or 0.0)
+        place = Place(name, now, UNKNOWN_COST if cost is None else cost, cost or 0.0)
         self.work += place.expected
         tenant.tag += place.charged
-        tenant.running += 1
+        tenant.places.add(place)
         tenant.latest_start = next(self._numbers)
         self.places.add(place)
         self._offer(name, tenant)
@@ -250,7 +272,7 @@ class FairQueue(Generic[T]):
         if not tenant.waiting:
             self._backlogged.discard(name)
         self._offer(name, tenant)
-        if not tenant.waiting and not tenant.running:
+        if not tenant.waiting and not tenant.places:
             self._idle[name] = None
             while len(self._idle) > REMEMBERED_TENANTS:
                 del self._tenants[self._idle.popitem(last=False)[0]]
@@ -260,8 +282,8 @@ class FairQueue(Generic[T]):
         if not tenant.waiting or self.at_limit(name):
             tenant.entry = None
             return
-        if tenant.entry is None:  # held back by its limit, or new: the time it could not use earns nothing
-            tenant.tag = max(tenant.tag, self.virtual)
+        if tenant.entry is None:  # held back by its limit, or new
+            self._bring_up(tenant)
         tenant.entry = (tenant.tag, tenant.latest_start, next(self._numbers), name)
         heapq.heappush(self._heap, tenant.entry)
         if len(self._heap) > 2 * len(self._backlogged) + REMEMBERED_JOBS:

@@ -21,6 +21,11 @@ class _Player:
     waiting: int
     running: int
     cost: float
+    ends: float = 0.0  # sum of the times at which its running jobs end
+
+    def in_advance(self, now: float) -> float:
+        """Seconds that its running jobs have been charged and have not held yet."""
+        return self.ends - self.running * now
 
 
 def expected_wait(
@@ -40,7 +45,7 @@ def expected_wait(
         newcomer: tenant of the job.
         places: places in all.
         limit: places that one tenant may hold; None: any number.
-        virtual: virtual time of the queue, the tag of its latest start.
+        virtual: virtual time of the queue, the highest settled tag of a start.
     """
     players = {
         name: _Player(line.tag, line.latest_start, line.waiting, line.running, line.cost)
@@ -50,6 +55,8 @@ def expected_wait(
     mine.waiting += 1
     ends = list(remaining)
     heapq.heapify(ends)
+    for end, name in ends:
+        players[name].ends += end
     ready = [(player.tag, player.latest_start, name) for name, player in players.items() if _may_start(player, limit)]
     heapq.heapify(ready)
     now, first = 0.0, 1 + max(player.latest_start for player in players.values())
@@ -59,8 +66,12 @@ def expected_wait(
             player = players[name]
             was_held_back = not _may_start(player, limit)
             player.running -= 1
+            player.ends -= now
             if was_held_back and _may_start(player, limit):
-                player.tag = max(player.tag, virtual)
+                holders = (players[held] for held in {held for _, held in ends} - {name})
+                settled = (one.tag - one.in_advance(now) for one in holders if _may_start(one, limit))
+                present = min(virtual, ready[0][0], *settled) if ready else virtual
+                player.tag = max(player.tag, present + player.in_advance(now))
                 heapq.heappush(ready, (player.tag, player.latest_start, name))
         if not ready:
             break
@@ -69,8 +80,9 @@ def expected_wait(
         player.waiting -= 1
         if player is mine and not mine.waiting:
             break
+        virtual = max(virtual, player.tag - player.in_advance(now))
         player.running += 1
-        virtual = max(virtual, player.tag)
+        player.ends += now + player.cost
         player.tag += player.cost
         player.latest_start = number
         heapq.heappush(ends, (now + player.cost, name))

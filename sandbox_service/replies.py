@@ -63,8 +63,8 @@ def result_to(result: domain.Result) -> pb.ExecutionResult:
     )
 
 
-def report_to(report: domain.TestReport) -> pb.TestReport:
-    """A test report as its message."""
+def report_to(report: domain.TestReport, *, covers: bool = False) -> pb.TestReport:
+    """A test report as its message. `covers`: coverage was asked for, so that it is told why there is none."""
     tests = _fitting_tests(report.tests)
     counts = {field: report.counts.get(outcome, 0) for outcome, field in _COUNT_FIELDS.items()}
     return pb.TestReport(
@@ -78,6 +78,7 @@ def report_to(report: domain.TestReport) -> pb.TestReport:
         duration=duration_to(report.duration),
         integrity=_integrity_to(report.integrity) if report.integrity else None,
         coverage=_fitting_coverage(report.coverage),
+        coverage_missing_reason=_text(report.coverage_missing_reason, KIB) if covers else "",
     )
 
 

@@ -258,11 +258,14 @@ class Scheduler:
 
     async def _carry_out(self, job: Job, sink: OutputSink | None, lease: Lease) -> JobOutcome:
         limit = job.limits.wall_time + CELL_ALLOWANCE
+        clock = asyncio.timeout(limit.total_seconds())
         try:
-            async with asyncio.timeout(limit.total_seconds()):
+            async with clock:
                 return await self._cells.run(job, sink, lease=lease)
         except TimeoutError as error:
-            raise CellFailure(f"the cell was still there after {limit.total_seconds():g} s") from error
+            if clock.expired():
+                raise CellFailure(f"the cell was still there after {limit.total_seconds():g} s") from error
+            raise CellFailure(f"a step of the cell took too long: {error or 'it did not say which'}") from error
 
     def _free(self, task: asyncio.Task[JobOutcome]) -> None:
         """A job and its cell are gone: its place goes to the one whose turn it is."""

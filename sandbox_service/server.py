@@ -17,7 +17,7 @@ from codemend.sandbox.v1 import sandbox_pb2_grpc as pb_grpc
 from google.protobuf.message import Message
 
 from sandbox_service import cells
-from sandbox_service.api import ERRORS, SandboxServicer, SessionRules
+from sandbox_service.api import ERRORS, SandboxServicer, SessionRules, StreamLimits
 from sandbox_service.cells import CellKind
 from sandbox_service.errors import CellUnavailable
 from sandbox_service.exposition import exposed
@@ -35,7 +35,8 @@ SERVICE = pb.DESCRIPTOR.services_by_name["SandboxService"]
 WORKERS = 8
 """Threads for what would hold up other calls: archives, diffs and workspaces of thousands of files."""
 SPARE_CALLS = 256
-"""Calls beside the jobs that run and wait: capabilities, health, reflection, and those on their way to a refusal."""
+"""Calls beside the jobs that run and wait and beside all streams: those of sessions, capabilities, health, reflection,
+and those on their way to a refusal."""
 
 
 async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: None) -> None:
@@ -93,7 +94,8 @@ async def _serve_cells(
     server = RpcServer(
         ERRORS,
         reflection=settings.reflection,
-        maximum_calls=settings.concurrency + settings.queue_size + SPARE_CALLS,
+        maximum_calls=settings.concurrency + settings.queue_size + settings.max_streams + SPARE_CALLS,
+        stall=settings.stream_stall_time,
     )
     keys = make_keys(settings)
     _watch(metrics, scheduler, kind, keys, settings)
@@ -101,6 +103,7 @@ async def _serve_cells(
     metrics.watch("sessions", "Sessions now.", lambda: sessions.count)
     metrics.watch("session_bytes", "Bytes of the files of all sessions.", lambda: sessions.held_bytes)
     servicer = make_servicer(scheduler, kind, settings, keys, sessions)
+    metrics.watch("streams", "Streaming calls now, with those whose readers have stalled.", lambda: servicer.streams)
     server.add(SERVICE, lambda target: pb_grpc.add_SandboxServiceServicer_to_server(servicer, target))
     try:
         async with _exposed(metrics, settings), sessions.sweeping():
@@ -197,6 +200,7 @@ def make_servicer(
             ),
             _capacity(settings),
         ),
+        stream_limits=StreamLimits(settings.max_streams, settings.max_streams_per_tenant),
         concurrency=settings.concurrency,
         queue_size=settings.queue_size,
         version=version("codemend"),

@@ -48,7 +48,7 @@ def in_workspace(job: AnyJob, hold: Hold, prefix: str = "") -> AnyJob:
         if (limit := getattr(job.limits, name)) < least:
             text = f"is {limit}; the session's files and those of the call need {least}"
             raise InvalidJob((f"{prefix}limits.{name}", text))
-    return replace(job, workspace=entries, workspace_bytes=hold.room_bytes)
+    return replace(job, workspace=entries, workspace_bytes=hold.room_bytes, reserve=hold.reserve)
 
 
 async def settle(job: Program | TestRun, outcome: JobOutcome, hold: Hold) -> WorkspaceUpdate:
@@ -62,6 +62,8 @@ async def settle(job: Program | TestRun, outcome: JobOutcome, hold: Hold) -> Wor
     changes = outcome.changes
     if changes is None:
         return WorkspaceUpdate(kept=False, reason="the cell ended as a whole, before it could tell what had changed")
+    if changes.refusal:
+        return WorkspaceUpdate(kept=False, reason=changes.refusal)
     if changes.oversize_bytes:
         return WorkspaceUpdate(kept=False, reason=_too_large(changes.oversize_bytes, job.workspace_bytes, hold))
     before = hold.workspace

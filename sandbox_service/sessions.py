@@ -4,6 +4,7 @@ What a workspace is lies in `workspace`; how a job gets one and what becomes of 
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +16,10 @@ from typing import Any, TypeVar
 from sandbox_service.errors import ServiceDraining, SessionBusy, SessionNotFound, SessionStorageFull, TooManySessions
 from sandbox_service.workspace import Workspace
 
+logger = logging.getLogger(__name__)
+
+GONE_TIME = timedelta(seconds=30)
+"""For killed jobs and their cells to be gone, where somebody waits for that."""
 LONGEST_SWEEP_PAUSE_S = 1.0
 """A session that is past its time is found by nobody; what it holds, and a job in it, ends so much later at most."""
 T = TypeVar("T")
@@ -86,7 +91,7 @@ class _Session:
 
 
 class SessionStore:
-    """All sessions of a server. One event loop; only `delete` and `expire` wait, for jobs to be gone."""
+    """A server's sessions. One event loop; only `delete` and `expire` wait: for jobs to be gone, GONE_TIME at most."""
 
     def __init__(
         self,
@@ -161,12 +166,12 @@ class SessionStore:
         return self._find(tenant, name).state()
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Ends a session, and returns when a job that ran in it is gone.
+        """Ends a session, and returns when a job that ran in it is gone, or after GONE_TIME.
 
         Raises:
             SessionNotFound: the tenant has no such session.
         """
-        await _gone(self._end(self._find(tenant, name)))
+        await _gone(self._end(self._find(tenant, name)), within=GONE_TIME)
 
     @asynccontextmanager
     async def use(self, tenant: str, name: str) -> AsyncIterator["Hold"]:
@@ -189,9 +194,8 @@ class SessionStore:
             session.expires = min(self._clock() + session.terms.idle_ttl.total_seconds(), session.ends)
 
     async def expire(self) -> None:
-        """Ends every session that is past its time, and returns when their jobs are gone."""
-        for work in self._drop_expired():
-            await _gone(work)
+        """Ends every session that is past its time, and returns when their jobs are gone, or after GONE_TIME."""
+        await _gone(*self._drop_expired(), within=GONE_TIME)
 
     @asynccontextmanager
     async def sweeping(self) -> AsyncIterator[None]:
@@ -211,7 +215,7 @@ class SessionStore:
         while True:
             until = min((_due(session) for session in self._sessions.values()), default=float("inf")) - self._clock()
             await asyncio.sleep(min(max(until, 0.0), LONGEST_SWEEP_PAUSE_S))
-            await self.expire()
+            self._drop_expired()  # whoever runs a job in one of them waits for its end; others are not to
 
     def _find(self, tenant: str, name: str) -> _Session:
         self._drop_expired(name)
@@ -336,12 +340,12 @@ class Hold:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             task.cancel()
-            await _gone(task)
+            await _gone(task, within=None)
             raise
         finally:
             self._session.work = None
         if self._session.has_ended:
-            await _gone(task)
+            await _gone(task, within=None)
             raise SessionNotFound(self._session.id)
         return task.result()
 
@@ -355,10 +359,13 @@ def _due(session: _Session) -> float:
     return session.ends if session.is_busy else session.expires
 
 
-async def _gone(work: asyncio.Future[Any] | None) -> None:
-    """Waits until cancelled work has come to its end, and reads how."""
-    if work is None:
+async def _gone(*works: asyncio.Future[Any] | None, within: timedelta | None) -> None:
+    """Waits until all of some cancelled work has come to its end, and reads how."""
+    running = [work for work in works if work is not None]
+    if not running:
         return
-    await asyncio.wait((work,))
-    if not work.cancelled():
-        work.exception()
+    _, late = await asyncio.wait(running, timeout=None if within is None else within.total_seconds())
+    if late:
+        logger.warning("jobs of sessions that have ended are not gone yet", extra={"jobs": len(late)})
+    for work in running:
+        work.add_done_callback(lambda done: None if done.cancelled() else done.exception())

@@ -2,22 +2,18 @@
 
 The bound of one stream is what a job may print by default, so that a program which prints faster than gRPC sends is no
 fault; what all streams hold together is bounded too. Pieces that follow each other are joined, so that a program that
-prints byte by byte does not cost a message for each.
+prints byte by byte does not cost a message for each. How long a reader may take is the server's to bound.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from datetime import timedelta
 
 from sandbox_service.domain import MIB
 from sandbox_service.errors import ReaderTooSlow
 
 STREAM_BYTES = 16 * MIB
 ALL_STREAMS_BYTES = 64 * MIB
-STALL_TIME = timedelta(seconds=30)
-"""A caller that takes no message for so long is not reading."""
-
 CHUNK_BYTES = 64 * 1024
 PIECE_OVERHEAD_BYTES = 64  # what a piece costs beside its bytes; without it, pieces of one byte would go uncounted
 
@@ -49,17 +45,15 @@ class OutputBuffer:
     Over a bound it drops everything, says so once, and its reader gets `ReaderTooSlow`.
     """
 
-    def __init__(self, unsent: Unsent, *, maximum_bytes: int = STREAM_BYTES, stall: timedelta = STALL_TIME) -> None:
+    def __init__(self, unsent: Unsent, *, maximum_bytes: int = STREAM_BYTES) -> None:
         """Makes an open, empty buffer.
 
         Args:
             unsent: shared by all buffers of the server.
             maximum_bytes: bound of this one.
-            stall: time for its reader to take one piece.
         """
         self._unsent = unsent
         self._maximum = maximum_bytes
-        self._stall = stall
         self._pieces: deque[tuple[int, bytearray]] = deque()
         self._held = 0
         self._overflow = ""
@@ -99,8 +93,6 @@ class OutputBuffer:
         Raises:
             ReaderTooSlow: a bound was passed.
         """
-        loop = asyncio.get_running_loop()
-        stalled = f"no output was read for {self._stall.total_seconds():g} s"
         try:
             while not (self._is_closed and not self._pieces and not self._overflow):
                 if self._overflow:
@@ -108,11 +100,7 @@ class OutputBuffer:
                 if self._pieces:
                     stream, piece = self._pieces.popleft()
                     self._count(-len(piece) - PIECE_OVERHEAD_BYTES)
-                    timer = loop.call_later(self._stall.total_seconds(), self.drop, stalled)
-                    try:
-                        yield stream, bytes(piece)
-                    finally:
-                        timer.cancel()
+                    yield stream, bytes(piece)
                 else:
                     self._changed.clear()
                     await self._changed.wait()

@@ -2,6 +2,7 @@
 
 from sandbox_service.api.servicer import SandboxServicer
 from sandbox_service.api.sessions import SessionRules
+from sandbox_service.api.streams import StreamLimits
 from sandbox_service.api.table import ERRORS
 
-__all__ = ["ERRORS", "SandboxServicer", "SessionRules"]
+__all__ = ["ERRORS", "SandboxServicer", "SessionRules", "StreamLimits"]

@@ -15,6 +15,7 @@ from sandbox_service import errors
 from sandbox_service.api.jobs import Done, JobRunner
 from sandbox_service.api.once import Context, KeyedCalls, Time, deadline_of
 from sandbox_service.api.sessions import SessionCalls, SessionRules
+from sandbox_service.api.streams import StreamLimits, StreamPlaces
 from sandbox_service.cells import CellKind
 from sandbox_service.domain import Lease
 from sandbox_service.idempotency import IdempotencyKeys
@@ -41,16 +42,18 @@ class SandboxServicer(SessionCalls):
         *,
         sessions: SessionStore,
         session_rules: SessionRules,
+        stream_limits: StreamLimits,
         concurrency: int,
         queue_size: int,
         version: str,
     ) -> None:
         calls = KeyedCalls(keys)
-        super().__init__(sessions, session_rules, calls)
+        super().__init__(sessions, session_rules, calls, StreamPlaces(stream_limits))
         self._jobs = JobRunner(scheduler, rules, sessions)
         self._cells = cells
         self._rules = rules
         self._session_rules = session_rules
+        self._stream_limits = stream_limits
         self._calls = calls
         self._concurrency = concurrency
         self._queue_size = queue_size
@@ -74,6 +77,7 @@ class SandboxServicer(SessionCalls):
     ) -> AsyncIterator[pb.ExecuteStreamResponse]:
         """Runs one program and sends its output as it appears."""
         lease, time = Lease(tenant_of(context), request.session), Time(deadline_of(context))
+        self._streams.take(lease.tenant, context)
         buffer = OutputBuffer(self._unsent)
         read = partial(program_from, request)
         job = asyncio.create_task(self._jobs.run(read, lease, time, prefix="program.", sink=buffer.push))
@@ -100,7 +104,9 @@ class SandboxServicer(SessionCalls):
             done = await self._jobs.run(partial(test_run_from, request), lease, time)
             if done.outcome.report is None:
                 raise errors.CellFailure("the cell gave no report for a test run")
-            return pb.RunTestsResponse(report=report_to(done.outcome.report), execution=done.result())
+            return pb.RunTestsResponse(
+                report=report_to(done.outcome.report, covers=request.coverage), execution=done.result()
+            )
 
         return await self._calls.once("RunTests", request, context, run)
 
@@ -123,6 +129,7 @@ class SandboxServicer(SessionCalls):
             language_versions=self._cells.language_versions(),
             maximum_sessions=self._session_rules.capacity.sessions,
             maximum_session_ttl=duration_to(self._session_rules.maximums.ttl),
+            maximum_streams_per_tenant=self._stream_limits.per_tenant,
         )
 
 

@@ -1,6 +1,5 @@
 """The servicer's part for sessions: their life, files in and out, and what has changed in them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,11 +16,11 @@ from sandbox_service import diffs
 from sandbox_service.api import uploads
 from sandbox_service.api.downloads import Messages, messages
 from sandbox_service.api.once import Context, KeyedCalls, Time
+from sandbox_service.api.streams import StreamPlaces
 from sandbox_service.domain import EntryKind
-from sandbox_service.errors import InvalidJob, ReaderTooSlow, UploadStalled
+from sandbox_service.errors import InvalidJob, UploadStalled
 from sandbox_service.guest.collect import matches
 from sandbox_service.sessions import Capacity, SessionState, SessionStore, Terms
-from sandbox_service.streaming import STALL_TIME
 from sandbox_service.tenants import tenant_of
 from sandbox_service.threads import TenantThreads
 from sandbox_service.translation import time_from
@@ -48,11 +47,17 @@ class SessionRules:
 class SessionCalls(pb_grpc.SandboxServiceServicer):
     """The RPCs of sessions."""
 
-    def __init__(self, sessions: SessionStore, rules: SessionRules, calls: KeyedCalls) -> None:
+    def __init__(self, sessions: SessionStore, rules: SessionRules, calls: KeyedCalls, streams: StreamPlaces) -> None:
         self._sessions = sessions
         self._session_terms = rules
         self._keyed = calls
+        self._streams = streams
         self._threads = TenantThreads()
+
+    @property
+    def streams(self) -> int:
+        """Streaming calls now."""
+        return self._streams.held
 
     async def CreateSession(  # noqa: N802 - the contract's name
         self, request: pb.CreateSessionRequest, context: Context
@@ -84,9 +89,10 @@ class SessionCalls(pb_grpc.SandboxServiceServicer):
         context: Context,
     ) -> pb.UploadFilesResponse:
         """Writes files into a session."""
+        tenant = tenant_of(context)
+        self._streams.take(tenant, context)
         parts: uploads.Parts = aiter(request_iterator)
         start = await uploads.start_of(parts)
-        tenant = tenant_of(context)
         async with self._sessions.use(tenant, start.session) as hold:
             workspace, written = await uploads.receive(start, parts, hold, partial(self._threads.run, tenant))
             await _is_not_gone(context)
@@ -98,20 +104,19 @@ class SessionCalls(pb_grpc.SandboxServiceServicer):
         self, request: pb.DownloadFilesRequest, context: Context
     ) -> AsyncIterator[pb.DownloadFilesResponse]:
         """Reads files of a session, as they are when the call begins."""
+        tenant = tenant_of(context)
+        self._streams.take(tenant, context)
         is_wanted = _wanted(request.patterns)
         if request.format not in (pb.TRANSFER_FORMAT_FILES, pb.TRANSFER_FORMAT_TAR):
             raise InvalidJob(("format", "required: FILES or TAR"))
-        tenant = tenant_of(context)
         async with self._sessions.use(tenant, request.session) as hold:
             workspace = hold.workspace
         as_archive = request.format == pb.TRANSFER_FORMAT_TAR
         source = messages(workspace, is_wanted, as_archive=as_archive)
-        del workspace, hold  # what a slow reader keeps alive is the source, which the guard ends
-        guard = _Guard(source)
+        del workspace, hold  # what a slow reader keeps alive is the source
         while batch := await self._threads.run(tenant, _batch, source):
             for message in batch:
-                with guard:
-                    yield message
+                yield message
 
     async def DiffSession(  # noqa: N802 - the contract's name
         self, request: pb.DiffSessionRequest, context: Context
@@ -139,29 +144,6 @@ async def _is_not_gone(context: Context) -> None:
         await context.send_initial_metadata(())
     except Exception as error:
         raise UploadStalled("the caller left before its upload's end") from error
-
-
-class _Guard:
-    """Ends a download whose reader takes no message for STALL_TIME, so that it holds no session's files for ever."""
-
-    def __init__(self, source: Messages) -> None:
-        self._source = source
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_ended = False
-
-    def __enter__(self) -> None:
-        self._timer = self._loop.call_later(STALL_TIME.total_seconds(), self._end)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._has_ended and kind is None:
-            raise ReaderTooSlow(f"nothing of the download was read for {STALL_TIME.total_seconds():g} s")
-
-    def _end(self) -> None:
-        self._has_ended = True
-        self._source.close()
 
 
 def _batch(source: Messages) -> list[pb.DownloadFilesResponse]:

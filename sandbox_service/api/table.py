@@ -29,6 +29,9 @@ ERRORS = ErrorTable(
         errors.SessionStorageFull: ErrorRule(
             grpc.StatusCode.RESOURCE_EXHAUSTED, "SESSION_STORAGE_FULL", lambda error: retry_info(error.retry_after)
         ),
+        errors.TooManyStreams: ErrorRule(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_STREAMS", lambda error: retry_info(error.retry_after)
+        ),
         errors.UploadStalled: ErrorRule(grpc.StatusCode.DEADLINE_EXCEEDED, "UPLOAD_STALLED"),
         errors.DeadlineTooShort: ErrorRule(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_TOO_SHORT"),
         errors.ServiceDraining: ErrorRule(

@@ -4,10 +4,11 @@ It is parsed as it comes, in bounded memory, and as strictly as anything that a 
 the workspace that they are for is decided where the workspace is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sandbox_service.domain import PAGE_BYTES, Entry, EntryKind, WorkspaceChanges
-from sandbox_service.errors import CellFailure
+from sandbox_service.errors import CellFailure, SessionNotFound, SessionStorageFull
 from sandbox_service.guest import workspace as records
 
 _KINDS = {records.FILE: EntryKind.FILE, records.DIRECTORY: EntryKind.DIRECTORY, records.LINK: EntryKind.LINK}
@@ -34,9 +35,11 @@ class ChangesReader:
 
     Attributes:
         limit_bytes: what the workspace may take; a stream that carries more is broken.
+        reserve: is asked before the bytes of a record are held, and raises where they may not be; None: they may.
     """
 
     limit_bytes: int
+    reserve: Callable[[int], None] | None = None
     _written: list[Entry] = field(default_factory=list)
     _removed: list[bytes] = field(default_factory=list)
     _left_out: list[bytes] = field(default_factory=list)
@@ -46,6 +49,7 @@ class ChangesReader:
     _too_large: int | None = None
     _is_ended: bool = False
     _fault: str = ""
+    _refusal: str = ""
 
     @property
     def seconds(self) -> float:
@@ -53,16 +57,18 @@ class ChangesReader:
         return self.limit_bytes / _BYTES_PER_SECOND
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes; after nonsense it takes no more, and `changes` says so."""
-        if self._fault:
+        """Takes the next bytes; after nonsense, or a refusal, it holds no more, and `changes` says so."""
+        if self._fault or self._refusal:
             return
         self._pending += chunk
         try:
             self._cut()
         except ValueError as error:
             self._fault = str(error)
-            self._written.clear()
-            self._pending.clear()
+            self._let_go()
+        except (SessionStorageFull, SessionNotFound) as error:
+            self._refusal = str(error)
+            self._let_go()
 
     def changes(self) -> WorkspaceChanges | None:
         """What the job changed; None where the cell died before it had told everything.
@@ -72,11 +78,19 @@ class ChangesReader:
         """
         if self._fault:
             raise CellFailure(f"the cell told of its workspace what cannot be: {self._fault}")
+        if self._refusal:
+            return WorkspaceChanges(refusal=self._refusal)
         if not self._is_ended:
             return None
         if self._too_large is not None:
             return WorkspaceChanges(oversize_bytes=self._too_large)
         return WorkspaceChanges(tuple(self._written), tuple(self._removed), tuple(self._left_out))
+
+    def _let_go(self) -> None:
+        self._written.clear()
+        self._removed.clear()
+        self._left_out.clear()
+        self._pending = bytearray()
 
     def _cut(self) -> None:
         """Takes all complete records off the front of what has come."""
@@ -87,6 +101,8 @@ class ChangesReader:
                 if len(self._pending) - start < size:
                     break
                 self._header = self._checked(*records.RECORD.unpack_from(self._pending, start))
+                if self.reserve is not None and self._header.kind in _KINDS:  # a path that is gone takes nothing
+                    self.reserve(_disk_bytes(self._header.content_bytes))
                 start += size
             if len(self._pending) - start < self._header.body_bytes:
                 break
@@ -120,7 +136,7 @@ class ChangesReader:
         return _Header(kind, bool(executable), path_bytes, content_bytes)
 
     def _count(self, content_bytes: int) -> None:
-        self._taken_bytes += max(-(-content_bytes // PAGE_BYTES), 1) * PAGE_BYTES
+        self._taken_bytes += _disk_bytes(content_bytes)
         if self._taken_bytes > 2 * self.limit_bytes + records.MAX_LEFT_OUT * PAGE_BYTES:  # all removed, all written
             raise ValueError(f"more than the {self.limit_bytes} bytes that it may hold")
 
@@ -136,3 +152,8 @@ class ChangesReader:
             self._left_out.append(path)
         else:
             self._written.append(Entry(path, _KINDS[header.kind], content, header.executable))
+
+
+def _disk_bytes(content_bytes: int) -> int:
+    """What an entry takes of a session's disk: whole pages, at least one."""
+    return max(-(-content_bytes // PAGE_BYTES), 1) * PAGE_BYTES

@@ -52,7 +52,7 @@ async def carry_out(
     """
     job = order.part.job
     with ExitStack() as stack:
-        changes = None if job.workspace is None else ChangesReader(job.workspace_bytes)
+        changes = None if job.workspace is None else ChangesReader(job.workspace_bytes, job.reserve)
         supervision = Supervision(job.limits, order.group, sink, order.part.report, changes=changes, ready=order.ready)
         stack.callback(supervision.close)
         brought = -1

@@ -1,23 +1,29 @@
 """Runs tests with the code under test in a cell of its own, or beside them where they need more than plain data.
 
 Two cells at most: the judge's, which has the tests and decides where the code runs, and the candidate's, which has no
-test. They speak over a socket that the service makes and keeps no end of. How a cell is made is its kind's.
+test. They speak over a socket that the service makes and keeps no end of. Both start at once where the code will likely
+run apart: the candidate's cell then waits, and nothing of the code runs in it before the judge has asked for it. How a
+cell is made is its kind's.
 """
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
+from sandbox_service.cells.expectations import Expectations
 from sandbox_service.cells.report import ReportBuilder
 from sandbox_service.cells.report_verdict import Candidate
 from sandbox_service.domain import Job, JobOutcome, Result, Status, TestIsolation, TestRun
 from sandbox_service.languages import Language
 
+_log = logging.getLogger(__name__)
 _KEY_BYTES = 32
 _LEAVES_S = 1.0
 """What the candidate gets, once the judge has gone, to notice that and end."""
@@ -50,8 +56,14 @@ RunCell = Callable[[Part], Awaitable[JobOutcome]]
 """Runs a part in a cell and returns when nothing of it is left. Raises what CellKind.run raises."""
 
 
-async def run_tests(run: TestRun, language: Language, run_cell: RunCell) -> JobOutcome:
+async def run_tests(run: TestRun, language: Language, run_cell: RunCell, expectations: Expectations) -> JobOutcome:
     """Runs tests, apart from the code under test where that can be and nobody asked for anything else.
+
+    Args:
+        run: tests and code.
+        language: theirs.
+        run_cell: runs each cell.
+        expectations: where the code's cell starts before the plan is known.
 
     Raises:
         CellUnavailable, CellFailure: as CellKind.run.
@@ -62,10 +74,10 @@ async def run_tests(run: TestRun, language: Language, run_cell: RunCell) -> JobO
         outcome = await run_cell(Part(run, template, start, report))
         return replace(outcome, report=report.report(outcome.result.status))
     first = Part(run, template, {**start, "isolation": run.isolation, "reason": "", "beside": _beside(run)})
-    outcome, report = await _judged(first, run_cell)
+    outcome, report = await _judged(run, first, run_cell, expectations)
     if report.needs_sharing and run.isolation is TestIsolation.AUTO:
         again = {**first.start, "isolation": TestIsolation.SHARED, "reason": report.unplain}
-        outcome, report = await _judged(replace(first, start=again), run_cell)
+        outcome, report = await _judged(run, replace(first, start=again), run_cell, expectations)
     return replace(outcome, report=report.report(outcome.result.status))
 
 
@@ -76,8 +88,10 @@ def _beside(run: TestRun) -> list[str]:
     return sorted({path.partition("/")[0].partition(".")[0] for path in paths})
 
 
-async def _judged(part: Part, run_cell: RunCell) -> tuple[JobOutcome, ReportBuilder]:
-    """One run: the judge's cell, and the candidate's as soon as the judge asks for it."""
+async def _judged(
+    run: TestRun, part: Part, run_cell: RunCell, expectations: Expectations
+) -> tuple[JobOutcome, ReportBuilder]:
+    """One run: the judge's cell, and the candidate's with it or as soon as the judge has settled that it needs one."""
     planned = asyncio.Event()
     key = secrets.token_bytes(_KEY_BYTES)
     asked = TestIsolation(part.start["isolation"])
@@ -86,16 +100,26 @@ async def _judged(part: Part, run_cell: RunCell) -> tuple[JobOutcome, ReportBuil
     if asked is TestIsolation.SHARED:
         return await run_cell(replace(part, start=start, report=report)), report
     with _channel() as (ours, theirs):
+        over = asyncio.Event()
         judge = asyncio.ensure_future(run_cell(replace(part, start=start, report=report, channel=ours)))
         tasks: list[asyncio.Future[Any]] = [judge, asyncio.ensure_future(planned.wait())]
+        candidate: asyncio.Future[JobOutcome] | None = None
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not _is_separate(report) or judge.done():
+            if expectations.of(run) is TestIsolation.SEPARATE:
+                candidate = asyncio.ensure_future(run_cell(_candidate(run, part, theirs, over)))
+                tasks.append(candidate)
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            is_separate = _is_separate(report)
+            if report.plan is not None:
+                expectations.learn(run, TestIsolation.SEPARATE if is_separate else TestIsolation.SHARED)
+            if not is_separate or judge.done():
+                if candidate is not None:
+                    candidate.cancel()  # killed while the judge goes on; what it was doing concerns nobody
                 theirs.close()
                 return await judge, report
-            over = asyncio.Event()
-            candidate = asyncio.ensure_future(run_cell(_candidate(part, theirs, over)))
-            tasks.append(candidate)
+            if candidate is None:
+                candidate = asyncio.ensure_future(run_cell(_candidate(run, part, theirs, over)))
+                tasks.append(candidate)
             return await _both(judge, candidate, over, report), report
         finally:
             await _ended(tasks)
@@ -112,11 +136,17 @@ def _is_separate(report: ReportBuilder) -> bool:
     return report.plan is not None and report.plan.isolation is TestIsolation.SEPARATE and not report.plan.refused
 
 
-def _candidate(part: Part, channel: socket.socket, over: asyncio.Event) -> Part:
-    """The same files and limits, without a test."""
-    job = replace(part.job, tests=(), select=()) if isinstance(part.job, TestRun) else part.job
+def _candidate(run: TestRun, part: Part, channel: socket.socket, over: asyncio.Event) -> Part:
+    """The same files and limits, without a test.
+
+    The judge's clock is the run's: this cell is ended with it, and has a little more time, since it may have started
+    first.
+    """
+    limits = replace(run.limits, wall_time=run.limits.wall_time + timedelta(seconds=_LEAVES_S))
     start = {"kind": "serve", "coverage": part.start["coverage"]}
-    return Part(job, _CANDIDATE_TEMPLATE, start, channel=channel, over=over)
+    return Part(
+        replace(run, tests=(), select=(), limits=limits), _CANDIDATE_TEMPLATE, start, channel=channel, over=over
+    )
 
 
 async def _both(
@@ -159,7 +189,22 @@ def _merged(judge: Result, candidate: Result, *, forced: bool) -> Result:
 
 
 async def _ended(tasks: list[asyncio.Future[Any]]) -> None:
-    """Cancels what still runs and waits until it is gone: a cell cleans up after itself before it ends."""
+    """Cancels what still runs and waits until it is gone: a cell cleans up after itself before it ends.
+
+    No task is cancelled twice, which would cut its cleaning up short; a cancellation that comes meanwhile comes out
+    afterwards.
+    """
     for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if not (isinstance(task, asyncio.Task) and task.cancelling()):
+            task.cancel()
+    interrupted: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            interrupted = error
+    for task in tasks:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.debug("a cell of a test run that nobody waited for: %r", failure)
+    if interrupted is not None:
+        raise interrupted

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 
 from sandbox_service.cells import cgroups, filters
 from sandbox_service.cells.base import OutputSink
+from sandbox_service.cells.expectations import Expectations
 from sandbox_service.cells.job import Order, carry_out
 from sandbox_service.cells.judging import Part, run_tests
 from sandbox_service.cells.protections import NAMES, protections, without
@@ -29,6 +30,7 @@ from sandbox_service.domain import (
     Lease,
     Limits,
     Protection,
+    TestIsolation,
     TestRun,
 )
 from sandbox_service.errors import CellUnavailable
@@ -80,6 +82,7 @@ class ProcessCells:
         self._ready: dict[str, ReadyCells] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._ahead = ahead
+        self._expectations = Expectations(unseen=TestIsolation.SEPARATE)  # such a cell waits already, and costs little
         self._protections: tuple[Protection, ...] = ()
         self._isolation = Isolation(self.name, ())
 
@@ -154,7 +157,7 @@ class ProcessCells:
         """Runs one job in a fresh cell. See CellKind.run for what it raises."""
         language = LANGUAGES[job.language]
         if isinstance(job, TestRun):
-            return await run_tests(job, language, self._run_cell)
+            return await run_tests(job, language, self._run_cell, self._expectations)
         return await self._run_cell(Part(job, *language.start_program(job)), sink)
 
     async def _run_cell(self, part: Part, sink: OutputSink | None = None) -> JobOutcome:

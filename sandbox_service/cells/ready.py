@@ -111,7 +111,9 @@ class ReadyCells:
         try:
             return await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and (cell := place.result()):
+            if place in self._waiting:
+                self._waiting.remove(place)
+            elif place.done() and not place.cancelled() and (cell := place.result()):
                 self._put(cell)
             raise
 
@@ -171,8 +173,12 @@ class ReadyCells:
         return cell
 
     def _put(self, cell: ReadyCell) -> None:
-        if not self._answer(cell):
+        if self._answer(cell):
+            return
+        if len(self._idle) < self._size:
             self._idle.append(cell)
+        else:  # whoever it was made for wants it no more
+            self._drop(cell)
 
     def _answer(self, cell: ReadyCell | None) -> bool:
         """Gives the first who waits what there is; False where nobody waits."""

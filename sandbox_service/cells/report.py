@@ -8,7 +8,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sandbox_service.cells.report_verdict import Canaries, Candidate, Plan, ReportEvidence, integrity, outcome
+from sandbox_service.cells.report_verdict import (
+    Canaries,
+    Candidate,
+    Plan,
+    ReportEvidence,
+    coverage_missing,
+    integrity,
+    outcome,
+)
 from sandbox_service.domain import (
     CollectionError,
     Comparison,
@@ -157,7 +165,7 @@ class ReportBuilder:
         evidence = ReportEvidence(
             status, self._exit_code, self._collected, tests, self._error_count, self._broken, self.plan,
             self._expected, self._skipped_files, self._canaries, self._tampering, self.unplain, self._gone,
-            self.candidate,
+            self.candidate, self._framework,
         )  # fmt: skip
         verdict, reason = outcome(evidence)
         counts: dict[TestOutcome, int] = {}
@@ -175,6 +183,7 @@ class ReportBuilder:
             duration=self._duration,
             integrity=integrity(evidence, self._asked),
             coverage=tuple(self._coverage),
+            coverage_missing_reason="" if self._coverage else coverage_missing(evidence),
         )
 
 

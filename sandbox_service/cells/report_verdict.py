@@ -17,7 +17,7 @@ from sandbox_service.domain import (
 )
 
 _USUAL_EXIT_CODES = frozenset({0, 1, 5})
-"""All passed, some failed, none collected (pytest.ExitCode)."""
+"""All passed, some failed, none collected: pytest.ExitCode, which every reporter here uses."""
 _UNUSUAL_EXIT_CODES = {2: "interrupted", 3: "internal error", 4: "a test asked for is not there"}
 _ENDED_BY_ITSELF = (Status.SUCCEEDED, Status.FAILED, Status.SIGNALED)
 _LISTED = 8
@@ -66,7 +66,7 @@ class ReportEvidence:
 
     Attributes:
         status: how its process ended.
-        exit_code: what pytest said at its end; None: it never came to it.
+        exit_code: what the test framework said at its end; None: it never came to it.
         collected: tests that were to report.
         tests: tests that did.
         collection_errors: files that could not be collected.
@@ -79,6 +79,7 @@ class ReportEvidence:
         unplain: what a test handed to code that runs elsewhere, and could not; empty: nothing.
         gone: why code that runs elsewhere answered no more; empty: it did to the end.
         candidate: how the other cell ended; None: there was none.
+        framework: name and version of the test framework; empty: it never came to tell them.
     """
 
     status: Status
@@ -95,6 +96,12 @@ class ReportEvidence:
     unplain: str = ""
     gone: str = ""
     candidate: Candidate | None = None
+    framework: str = ""
+
+    @property
+    def framework_name(self) -> str:
+        """Its name without its version."""
+        return self.framework.rpartition(" ")[0] or self.framework or "the test framework"
 
 
 def outcome(evidence: ReportEvidence) -> tuple[ReportOutcome, str]:
@@ -135,7 +142,7 @@ def _of_end(evidence: ReportEvidence) -> tuple[ReportOutcome, str] | None:
         return (ReportOutcome.FAILED, _gone(evidence)) if evidence.gone else (ReportOutcome.ERROR, unread)
     if evidence.exit_code not in _USUAL_EXIT_CODES:
         what = _UNUSUAL_EXIT_CODES.get(evidence.exit_code, "unknown")
-        return ReportOutcome.ERROR, f"pytest ended with exit code {evidence.exit_code} ({what})"
+        return ReportOutcome.ERROR, f"{evidence.framework_name} ended with exit code {evidence.exit_code} ({what})"
     return None
 
 
@@ -185,11 +192,28 @@ def _of_passed(evidence: ReportEvidence) -> tuple[ReportOutcome, str]:
     if evidence.gone:  # a test that expects an exception takes that for one
         return ReportOutcome.FAILED, _gone(evidence)
     if evidence.exit_code != 0:
-        return ReportOutcome.ERROR, f"pytest ended with exit code {evidence.exit_code} although every test passed"
+        ended = f"{evidence.framework_name} ended with exit code {evidence.exit_code}"
+        return ReportOutcome.ERROR, f"{ended} although every test passed"
     if evidence.canaries.failed != evidence.canaries.planned:
         number = evidence.canaries.planned - evidence.canaries.failed
         return ReportOutcome.INCOMPLETE, f"{number} of {evidence.canaries.planned} canaries did not report"
     return ReportOutcome.PASSED, ""
+
+
+def coverage_missing(evidence: ReportEvidence) -> str:
+    """Why a run told no coverage of any file, for one that was asked for it: the first of these that holds."""
+    unread = evidence.plan.refused if evidence.plan is not None else ""
+    if evidence.exit_code is None:
+        unread = unread or evidence.unplain
+    reasons = (
+        (unread, f"no test ran: {unread}"),
+        (evidence.broken, f"the report broke off: {evidence.broken}"),
+        (evidence.exit_code is None, f"the run ended before the coverage was told ({evidence.status})"),
+        (evidence.gone, f"the code under test ended before the coverage was told: {_gone(evidence)}"),
+        (not evidence.tests, "no test ran"),
+        (True, "no python file under test could be measured; stderr says more where there is more to say"),
+    )
+    return next(text for holds, text in reasons if holds)
 
 
 def _as_expected(test: TestCase) -> bool:

@@ -26,21 +26,26 @@ PRINTED_BYTES = 64 * 1024
 def serve(start: dict[str, Any], descriptor: int) -> NoReturn:
     """Answers until the judge is gone, and ends the process.
 
+    Nothing can come from the code's files before the first question: the cell may have started before the judge has
+    settled whether the code runs here at all.
+
     Args:
         start: `coverage`: whether to measure what is reached.
         descriptor: of the channel.
     """
-    sys.path.insert(0, rootfs.WORK)
     channel = Channel(descriptor)
     measurement = coverage.Measurement(rootfs.WORK) if start["coverage"] else None
     served = _Served(measurement)
-    if measurement is not None:
-        measurement.start()
     try:
+        question = channel.receive()
+        sys.path.insert(0, rootfs.WORK)
+        if measurement is not None:
+            measurement.start()
         while True:
-            number, verb, *rest = channel.receive()
+            number, verb, *rest = question
             answer = served.answer(verb, rest)
             _send(channel, [number, *answer, served.stdout.taken(), served.stderr.taken()])
+            question = channel.receive()
     except ClosedError:
         os._exit(0)
     except BaseException:

@@ -9,7 +9,7 @@ from _pytest.assertion import rewrite
 from sandbox_service.guest.canaries import Canary, make, places
 from sandbox_service.guest.planning import Plan
 from sandbox_service.guest.sender import Send
-from sandbox_service.guest.tampering import TrustedCode, Watch, plugin_of_the_code
+from sandbox_service.guest.tampering import TrustedCode, Watch
 
 _SAID_CHARS = 256
 _SAMPLE = "import unittest\n\nclass T(unittest.TestCase):\n    def test(self):\n        assert self.x(1) == [2]\n"
@@ -31,19 +31,29 @@ class Guard:
         self._done = 0
         self._found = False
         self._send: Send | None = None
-        self._session: pytest.Session | None = None
+
+    def prepare(self, session: pytest.Session) -> None:
+        """Looks for the first time, where all jobs' processes will be forked from.
+
+        Raises:
+            RuntimeError: something is not as it must be already.
+        """
+        make(session)  # pytest writes into its own classes when it makes a test for the first time
+        self._watch.add_hooks(session.config.pluginmanager)
+        if found := self._watch.look():
+            raise RuntimeError(f"{found} before the first job")
 
     def warm(self) -> None:
         """Touches what a run will touch, while no job is there yet."""
-        self._watch.look()
         tree = ast.parse(_SAMPLE)
         rewrite.rewrite_asserts(tree, _SAMPLE.encode())
         compile(tree, "sample", "exec", dont_inherit=True)
 
     def begin(self, session: pytest.Session, plan: Plan, send: Send) -> int:
         """Begins to watch. Returns the number of canaries that will be told of."""
-        self._send, self._session, self._expected = send, session, frozenset(plan.expected)
+        self._send, self._expected = send, frozenset(plan.expected)
         self._watch.add_libraries(plan.libraries)
+        self._watch.add_hooks(session.config.pluginmanager)
         self._code.lent = plan.lent
         self._canaries = make(session)
         return len(self._canaries)
@@ -95,10 +105,7 @@ class Guard:
             self._look()
 
     def _look(self) -> None:
-        found = self._watch.look()
-        if not found and self._session is not None:
-            found = plugin_of_the_code(self._session.config.pluginmanager)
-        if found:
+        if found := self._watch.look():
             self._say(found)
 
     def _say(self, what: str) -> None:

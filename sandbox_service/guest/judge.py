@@ -203,6 +203,10 @@ class Conversation:
         frames = payload if kind == "v" and type(payload) is list else []
         return [{**frame, "kind": "coverage"} for frame in frames if type(frame) is dict]
 
+    def close(self) -> None:
+        """Asks no more: the candidate's process can end while the judge's still has to."""
+        self._channel.close()
+
     def _refuse(self, what: str, value: object) -> NoReturn:
         """What the candidate itself gave out is no reason to move the tests: it could choose where it runs."""
         __tracebackhide__ = True

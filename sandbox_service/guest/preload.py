@@ -12,8 +12,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 """What numeric libraries read their number of threads from when they are loaded."""
 
 
-_loaded: set[str] = set()
-"""Names of the modules that were imported here, with those that they needed."""
+_loaded: dict[str, list[str]] = {}
+"""Names of the modules that were imported here, with those that they needed, by the first part of the name."""
 
 
 def load(names: Iterable[str], threads: int) -> None:
@@ -34,7 +34,8 @@ def load(names: Iterable[str], threads: int) -> None:
         if (number := len(os.listdir(threads))) > 1:
             raise RuntimeError(f"{name} started {number - 1} threads when it was imported")
     os.close(threads)
-    _loaded.update(sys.modules.keys() - before)
+    for name in sys.modules.keys() - before:
+        _loaded.setdefault(name.partition(".")[0], []).append(name)
 
 
 def renew(paths: Iterable[str]) -> None:
@@ -46,9 +47,9 @@ def renew(paths: Iterable[str]) -> None:
     Args:
         paths: of the job's files.
     """
-    own = {path.partition("/")[0].partition(".")[0] for path in paths} if _loaded else set[str]()
-    for name in [name for name in _loaded if name.partition(".")[0] in own]:
-        sys.modules.pop(name, None)
+    for own in {path.partition("/")[0].partition(".")[0] for path in paths} if _loaded else ():
+        for name in _loaded.get(own, ()):  # not through all of them: in a fork that copies the memory of each
+            sys.modules.pop(name, None)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()

@@ -9,6 +9,7 @@ tracebacks, exit codes, atexit handlers and the interpreter's own end are the sa
 import atexit
 import builtins
 import contextlib
+import functools
 import importlib.machinery
 import io
 import json
@@ -109,9 +110,15 @@ def become(
     sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path]
     if not has_streams:
         make_streams()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox_service"]:
-        del sys.modules[name]  # no program can import it; what runs of it keeps its own references
+    for name in own_modules():
+        sys.modules.pop(name, None)  # no program can import it; what runs of it keeps its own references
     raise Become(start, report, channel)
+
+
+@functools.cache
+def own_modules() -> tuple[str, ...]:
+    """Names of the modules of this package, found once: to go through all names in a fork copies the memory of each."""
+    return tuple(name for name in sys.modules if name.partition(".")[0] == "sandbox_service")
 
 
 def _open_descriptors() -> Iterable[int]:

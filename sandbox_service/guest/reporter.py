@@ -104,6 +104,8 @@ class Reporter:
             self._tell_end_of(run.conversation)
         for frame in run.coverage() if run else ():
             self.send(**frame)
+        if run is not None and run.conversation is not None:
+            run.conversation.close()
         self._guard.end()
         self.send(kind="end", exit_code=exit_code, duration=time.monotonic() - self.began)
         for stream in (sys.stdout, sys.stderr):
@@ -124,6 +126,7 @@ class Reporter:
     def pytest_collection(self, session: pytest.Session) -> None:
         """Waits for a job and becomes it; the collection that follows is the job's."""
         if self._wait is not None:
+            self._guard.prepare(session)
             try:
                 self._wait(self._guard.warm)
             except program.Become as job:

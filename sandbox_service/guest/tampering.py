@@ -10,14 +10,16 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
 
 from sandbox_service.guest import rootfs
+from sandbox_service.guest.memory import find_layout
+from sandbox_service.guest.origin import comes_from
+from sandbox_service.guest.watched import Framework, Group, Hooks, Library, Modules
 
 _WATCHED = (
     "pytest", "_pytest.runner", "_pytest.python", "_pytest.reports", "_pytest.unittest", "_pytest.assertion",
@@ -25,110 +27,48 @@ _WATCHED = (
     "_pytest.nodes", "_pytest.main", "_pytest.skipping", "_pytest.fixtures", "_pytest.subtests", "_pytest._code.code",
     "pluggy", "pluggy._caller", "pluggy._callers", "pluggy._execution", "pluggy._hooks", "pluggy._manager",
     "pluggy._result", "unittest", "unittest.case", "unittest.util", "sandbox_service.guest.reporter",
-    "sandbox_service.guest.outcomes", "sandbox_service.guest.canaries",
+    "sandbox_service.guest.outcomes", "sandbox_service.guest.canaries", "sandbox_service.guest.guarding",
+    "sandbox_service.guest.tampering", "sandbox_service.guest.watched", "sandbox_service.guest.memory",
+    "sandbox_service.guest.origin",
 )  # fmt: skip
 _LIBRARIES = ("builtins", "json", "json.encoder", "os", "time", "random", "math")
-_UNTOUCHED = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """One name as it was: where it is held, and the code behind it (None: not written in python)."""
-
-    space: Any
-    holder: str
-    name: str
-    value: object
-    code: types.CodeType | None
-
-
-_HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE (CPython's object.h): the type was made at run time, as all that python code makes are."""
 
 
 class Watch:
-    """What must stay as it is. Made before the first job; `look` costs about a millisecond."""
+    """What must stay as it is. Made before the first job: a look at what has not changed since copies no memory."""
 
     def __init__(self) -> None:
-        self._modules = {name: sys.modules[name] for name in _WATCHED if name in sys.modules}
-        self._known = [known for name, module in self._modules.items() for known in _of_module(name, module)]
-        self._lenient: list[tuple[dict[str, Any], str, str, object]] = []
+        modules = {name: sys.modules[name] for name in _WATCHED if name in sys.modules}
+        self._layout = find_layout()
+        self._groups = [Group([Framework(module) for module in modules.values()], self._layout, [Modules(modules)])]
+        self._libraries: set[str] = set()
+        self._hooks: tuple[Any, Group] | None = None
         self.add_libraries(_LIBRARIES)
 
     def add_libraries(self, names: Iterable[str]) -> None:
         """Library modules that the tests use; those that are not loaded yet are loaded now, before the candidate."""
-        for name in sorted(names):
+        found = []
+        for name in sorted(set(names) - self._libraries):
             with contextlib.suppress(Exception):
-                module = importlib.import_module(name)
-                self._lenient += [(vars(module), name, inner, value) for inner, value in _callables(module)]
+                found.append(Library(name, importlib.import_module(name)))
+        self._libraries.update(names)
+        if found:
+            self._groups.append(Group(found, self._layout))
+
+    def add_hooks(self, manager: pytest.PytestPluginManager) -> None:
+        """The hooks of the run to come, instead of another's."""
+        if self._hooks is None or self._hooks[0] is not manager:
+            self._hooks = manager, Group([], self._layout, [Hooks(manager)])
 
     def look(self) -> str:
         """What is not as it was, in words; "": nothing."""
-        for name, module in self._modules.items():
-            if sys.modules.get(name, module) is not module:
-                return f"the module {name} was replaced"
-        for known in self._known:
-            found = known.space.get(known.name, _UNTOUCHED)
-            changed = found is not known.value or (known.code is not None and _code(found) is not known.code)
-            if changed and not _comes_from(found, rootfs.TESTS):
-                return f"{known.holder}.{known.name} was replaced"
-        for space, holder, name, value in self._lenient:
-            found = space.get(name, _UNTOUCHED)
-            if found is not value and (found is _UNTOUCHED or _comes_from(found, rootfs.WORK)):
-                return f"{holder}.{name} was replaced by the code under test"
+        for group in self._groups:
+            if found := group.look():
+                return found
         for kind, tracer in (("trace", sys.gettrace()), ("profile", sys.getprofile())):
-            if tracer is not None and _comes_from(tracer, rootfs.WORK):
+            if tracer is not None and comes_from(tracer, rootfs.WORK):
                 return f"a {kind} function of the code under test runs in the tests"
-        return ""
-
-
-def _callables(module: types.ModuleType) -> list[tuple[str, object]]:
-    return [(name, value) for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
-
-
-def plugin_of_the_code(manager: pytest.PytestPluginManager) -> str:
-    """A hook of pytest's that is the code under test's; "": there is none."""
-    for name, caller in vars(manager.hook).items():
-        if name.startswith("pytest_"):
-            for implementation in caller.get_hookimpls():
-                if _comes_from(implementation.function, rootfs.WORK):
-                    return f"the code under test takes part in {name}"
-    return ""
-
-
-def _of_module(name: str, module: types.ModuleType) -> Iterator[_Known]:
-    for attribute, value in list(vars(module).items()):
-        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-            yield _Known(vars(module), name, attribute, value, _code(value))
-        elif isinstance(value, type):
-            yield _Known(vars(module), name, attribute, value, None)
-            if value.__module__ == name:
-                for member, inner in list(vars(value).items()):
-                    if callable(inner) or isinstance(inner, (classmethod, staticmethod, property)):
-                        yield _Known(vars(value), f"{name}.{attribute}", member, inner, _code(inner))
-
-
-def _code(value: object) -> types.CodeType | None:
-    if isinstance(value, (classmethod, staticmethod)):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    return value.__code__ if isinstance(value, types.FunctionType) else None
-
-
-def _comes_from(value: object, root: str) -> bool:
-    """Whether a function, a method or an object's class was written in a file below `root`."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    value = getattr(value, "__func__", value)
-    code = _code(value)
-    if code is not None:
-        return code.co_filename.startswith(f"{root}/")
-    kind = value if isinstance(value, type) else type(value)
-    if not kind.__flags__ & _HEAP_TYPE:
-        return False  # written in C, whatever module of the job's has the name of its own
-    module = sys.modules.get(kind.__module__)
-    return str(getattr(module, "__file__", "")).startswith(f"{root}/")
+        return self._hooks[1].look() if self._hooks is not None else ""
 
 
 class TrustedCode:
@@ -168,6 +108,6 @@ class TrustedCode:
         lent = self.lent.get(code.co_filename)
         if lent is not None:
             for name, value in getattr(inner, "__globals__", {}).items():
-                if name not in lent and isinstance(value, types.FunctionType) and _comes_from(value, rootfs.WORK):
+                if name not in lent and isinstance(value, types.FunctionType) and comes_from(value, rootfs.WORK):
                     return f"the name {name} in its file was given to the code under test"
         return ""

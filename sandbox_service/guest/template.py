@@ -38,10 +38,11 @@ from sandbox_service.guest import (
     sender,
     syscalls,
     walls,
+    watched,
     wire,
 )
 
-_SESSIONS_NEED = (coverage, judge, planning, sender)
+_SESSIONS_NEED = (coverage, judge, planning, sender, watched)
 """What sessions import: read here, while this package's files can be seen."""
 _WITH_FRAMEWORK = ("outcomes", "tampering", "canaries", "guarding")
 """What they import that needs the test framework itself, in the order of its own imports."""
@@ -73,6 +74,7 @@ def main() -> None:
     is_kept = keeper.needed() or have.box is not None
 
     def wait(warm: Callable[[], None] = lambda: None) -> NoReturn:
+        program.own_modules()
         gc.collect()
         gc.freeze()
         kept = frozenset(_open_descriptors()) - own

@@ -60,6 +60,7 @@ async def test_lines_and_branches_that_were_not_reached_are_told_for_each_file(s
 async def test_nothing_is_measured_that_was_not_asked_for(sandbox):
     reply = await sandbox.tests(TESTS, SOLUTION)
     assert (outcome(reply), list(reply.report.coverage)) == ("PASSED", [])
+    assert reply.report.coverage_missing_reason == ""
 
 
 async def test_a_failed_run_has_its_coverage_too(sandbox):
@@ -128,6 +129,7 @@ async def test_code_that_meddles_loses_its_coverage_at_most(sandbox, kind):
 async def test_a_file_that_is_gone_at_the_end_has_no_coverage(sandbox):
     reply = await covered(sandbox, TESTS, "import os\nos.unlink(__file__)\n" + SOLUTION)
     assert (outcome(reply), list(reply.report.coverage)) == ("PASSED", [])
+    assert "no python file under test could be measured" in reply.report.coverage_missing_reason
 
 
 async def test_too_much_source_is_left_out_within_bounds_of_time(sandbox):

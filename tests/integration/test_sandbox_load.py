@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import signal
@@ -16,9 +15,9 @@ from codemend.rpc import error_detail, open_channel
 from codemend.sandbox.v1 import sandbox_pb2 as pb
 from codemend.sandbox.v1 import sandbox_pb2_grpc as pb_grpc
 from google.rpc import error_details_pb2
-from prometheus_client.parser import text_string_to_metric_families
 from support import footprint
 from support.sandbox import running_sandbox, sandbox_process
+from support.scraped import families, metrics_address
 from support.waiting import until
 
 FOREVER = "import time\ntime.sleep(60)"
@@ -287,26 +286,12 @@ async def test_a_call_lost_to_a_killed_service_is_unavailable_and_the_same_key_r
 
 async def scraped(service):
     """The metrics of a service, read over HTTP: family -> (the name's ending, *label values) -> value."""
-    bound = None
-    for line in service.log().splitlines():
-        record = json.loads(line)
-        bound = record["address"] if record.get("message") == "metrics" else bound
-    host, _, port = bound.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(*metrics_address(service.log()))
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
     head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
     writer.close()
     assert re.match(rb"HTTP/1\.1 200 ", head)
-    return {
-        family.name: {
-            (
-                sample.name.removeprefix(family.name),
-                *(sample.labels[name] for name in sorted(sample.labels)),
-            ): sample.value
-            for sample in family.samples
-        }
-        for family in text_string_to_metric_families(body.decode())
-    }
+    return families(body.decode())
 
 
 async def test_a_scraper_finds_jobs_times_refusals_and_protections(channels):

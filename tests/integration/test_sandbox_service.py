@@ -310,3 +310,23 @@ async def test_the_log_is_json_with_the_caller_s_request_id_and_without_what_it_
 async def test_many_jobs_at_once_all_get_their_own_answer(stub):
     replies = await asyncio.gather(*(execute(stub, f"print({number})") for number in range(20)))
     assert [int(reply.result.stdout.head) for reply in replies] == list(range(20))
+
+
+async def test_a_stream_whose_reader_stalls_loses_its_place_to_others_and_its_tenant_gets_no_second_stream():
+    settings = {"SANDBOX_STREAM_STALL_TIME": "300ms", "SANDBOX_MAX_STREAMS_PER_TENANT": "1"}
+    flood = SLEEP.replace("import time", "print('x' * 8 * 2**20, flush=True)\nimport time")
+    async with running_sandbox(SANDBOX_CONCURRENCY="1", **settings) as address, open_channel(address) as channel:
+        stub = pb_grpc.SandboxServiceStub(channel)
+        call = stream(stub, flood, timeout=60)
+        await started(call)
+        assert (await execute(stub, "print(1)")).result.stdout.head == b"1\n"  # the flood would hold the place for 60 s
+        error = await refused(stream(stub, "print(2)").read())
+        assert error_detail(error, error_details_pb2.ErrorInfo).reason == "TOO_MANY_STREAMS"
+
+        async def read_all():
+            while await call.read() is not grpc.aio.EOF:
+                pass
+
+        error = await refused(read_all())
+        assert error_detail(error, error_details_pb2.ErrorInfo).reason == "READER_STALLED"
+        assert "0.3 s" in error.details()

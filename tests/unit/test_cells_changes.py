@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sandbox_service.cells.changes import ChangesReader
 from sandbox_service.cells.order import memory_file
 from sandbox_service.domain import Entry, EntryKind, WorkspaceChanges
-from sandbox_service.errors import CellFailure
+from sandbox_service.errors import CellFailure, SessionStorageFull
 from sandbox_service.guest import wire
 from sandbox_service.guest import workspace as guest
 
@@ -143,6 +143,37 @@ def test_a_stream_that_breaks_off_says_nothing():
     reader = ChangesReader(LIMIT)
     reader.feed(guest.RECORD.pack(guest.FILE, 0, 1, 1) + b"ax")
     assert reader.changes() is None
+
+
+class Budget:
+    """Bytes that may be held; notes what was asked for."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def __call__(self, count):
+        if count > self.left:
+            raise SessionStorageFull("no more")
+        self.left -= count
+
+
+def test_what_is_brought_is_counted_before_it_comes_and_paths_that_are_gone_are_not():
+    budget = Budget(5 * 4096)
+    reader = ChangesReader(LIMIT, budget)
+    reader.feed(record(guest.REMOVED, b"r") * 100)
+    assert budget.left == 5 * 4096
+    reader.feed(record(guest.DIRECTORY, b"d") + record(guest.FILE, b"f", size=4097))
+    assert budget.left == 2 * 4096
+    reader.feed(b"x" * 4097 + record(guest.LINK, b"l", b"to") + END)
+    assert budget.left == 4096
+    assert [entry.path for entry in reader.changes().written] == [b"d", b"f", b"l"]
+
+
+def test_what_may_not_be_held_is_refused_before_it_comes_and_the_rest_is_not_kept():
+    reader = ChangesReader(LIMIT, Budget(2 * 4096))
+    reader.feed(record(guest.FILE, b"a", b"1") + record(guest.FILE, b"b", size=8192))
+    reader.feed(b"x" * 8192 + record(guest.FILE, b"c", b"2") + END)
+    assert reader.changes() == WorkspaceChanges(refusal="no more")
 
 
 def record(kind, path=b"", content=b"", executable=0, size=None):

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox_service.cells.report_verdict import Canaries, Candidate, Plan, ReportEvidence, integrity, outcome
+from sandbox_service.cells.report_verdict import (
+    Canaries,
+    Candidate,
+    Plan,
+    ReportEvidence,
+    coverage_missing,
+    integrity,
+    outcome,
+)
 from sandbox_service.domain import ReportOutcome, Status, TestCase, TestIsolation, TestOutcome
 
 
@@ -119,6 +127,31 @@ def test_passed_needs_all_of_its_conditions_at_once():
         good = tests in ((P, P), (P, XF)) and exit_code == 0 and not (missing or errors or broken)
         good = good and status not in (Status.TIMED_OUT, Status.VIOLATION)
         assert (outcome(given_evidence)[0] is ReportOutcome.PASSED) == good, given_evidence
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [("pytest 9.2.0", "pytest"), ("node --test 18.19.0", "node --test"), ("", "the test framework")],
+)
+def test_an_end_names_the_framework_that_ended(framework, name):
+    assert outcome(run(exit_code=4, framework=framework))[1].startswith(f"{name} ended with exit code 4")
+    assert outcome(run(P, exit_code=1, framework=framework))[1].startswith(f"{name} ended with exit code 1")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        (run(plan=replace(PLAN, refused="needs plain data"), exit_code=None), "no test ran: needs plain data"),
+        (run(unplain="a.py:1 passes a function", exit_code=None), "no test ran: a.py:1"),
+        (run(P, broken="nonsense"), "broke off: nonsense"),
+        (run(U, exit_code=None, status=Status.TIMED_OUT), "ended before the coverage was told (TIMED_OUT)"),
+        (run(F, exit_code=1, gone="it ended", candidate=LEFT), "it ended (exit code 0)"),
+        (run(exit_code=5), "no test ran"),
+        (run(P), "no python file under test could be measured"),
+    ],
+)
+def test_why_there_is_no_coverage_is_told(evidence, said):
+    assert said in coverage_missing(evidence)
 
 
 def checks(evidence, asked=TestIsolation.AUTO):

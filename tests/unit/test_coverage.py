@@ -7,6 +7,7 @@ from orchestrator.cli import coverage, inputs
 from sandbox_service.cells.report import MAX_COVERED_FILES, MAX_MISSING, ReportBuilder
 from sandbox_service.domain import FileCoverage, Status
 from sandbox_service.guest import wire
+from sandbox_service.replies import report_to
 
 FRAME = {
     "kind": "coverage",
@@ -52,6 +53,14 @@ def test_a_frame_of_another_form_breaks_the_report_off(wrong):
     report = reported({**FRAME, **wrong})
     assert report.coverage == ()
     assert "broke off" in report.reason
+
+
+def test_a_report_tells_why_it_has_no_coverage_to_those_who_asked_for_it():
+    measured, missing = reported(FRAME), reported()
+    assert measured.coverage_missing_reason == ""
+    assert report_to(missing, covers=True).coverage_missing_reason == "no test ran"
+    assert report_to(missing).coverage_missing_reason == ""
+    assert report_to(measured, covers=True).coverage_missing_reason == ""
 
 
 def test_what_a_reply_could_not_hold_is_cut():

@@ -2,6 +2,7 @@ import asyncio
 import json
 import logging
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -10,6 +11,7 @@ from codemend.rpc.calls import CallInterceptor, CallTracker
 from codemend.rpc.logs import JsonFormatter
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
+from support.waiting import until
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
@@ -22,10 +24,10 @@ ERRORS = ErrorTable({KnownError: ErrorRule(grpc.StatusCode.NOT_FOUND, "KNOWN")})
 
 
 @asynccontextmanager
-async def serving(behaviour, kind="unary_unary", decode=None):
+async def serving(behaviour, kind="unary_unary", decode=None, **options):
     """A server with one method; gives a function that calls it and collects its responses, and the tracker."""
     tracker = CallTracker()
-    server = grpc.aio.server(interceptors=[CallInterceptor(ERRORS, tracker)])
+    server = grpc.aio.server(interceptors=[CallInterceptor(ERRORS, tracker, **options)])
     handler = getattr(grpc, f"{kind}_rpc_method_handler")(behaviour, decode)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", {"Method": handler})])
     port = server.add_insecure_port("127.0.0.1:0")
@@ -215,6 +217,71 @@ async def test_an_unknown_method_stays_unimplemented():
             await channel.unary_unary("/test.Service/Missing")(b"", timeout=5)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     await server.stop(0)
+
+
+class Flood:
+    """A stream without an end, which notes its own end and that of its call."""
+
+    def __init__(self, size):
+        self.size = size
+        self.has_ended = self.is_over = False
+
+    async def __call__(self, _request, context):
+        context.add_done_callback(lambda _: setattr(self, "is_over", True))
+        try:
+            while True:
+                yield b"x" * self.size
+        finally:
+            self.has_ended = True
+
+
+@pytest.mark.parametrize("size", [60_000, 3_000_000])  # the first message fits into the window, or waits itself
+async def test_a_stream_whose_reader_stalls_ends_and_its_call_is_over_when_the_reader_has_read_on(size):
+    flood = Flood(size)
+    async with serving(flood, "unary_stream", stall=timedelta(seconds=0.1)) as (start, tracker):
+        call = start(timeout=30)
+        await until(lambda: flood.has_ended)
+        assert not flood.is_over
+        assert tracker.running == 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await responses(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "0.1 s" in caught.value.details()
+        assert error_detail(caught.value, error_details_pb2.ErrorInfo).reason == "READER_STALLED"
+        await until(lambda: flood.is_over)
+        await asyncio.wait_for(tracker.idle(), 5)
+
+
+async def test_a_stalled_reader_that_leaves_ends_its_call():
+    flood = Flood(60_000)
+    async with serving(flood, "unary_stream", stall=timedelta(seconds=0.1)) as (start, tracker):
+        call = start(timeout=30)
+        await until(lambda: flood.has_ended)
+        call.cancel()
+        await asyncio.wait_for(tracker.idle(), 5)
+        assert flood.is_over
+
+
+async def test_a_stalled_reader_does_not_hold_up_a_stop():
+    flood = Flood(60_000)
+    async with serving(flood, "unary_stream", stall=timedelta(seconds=0.1)) as (start, tracker):
+        call = start(timeout=30)
+        await until(lambda: flood.has_ended)
+    await asyncio.wait_for(tracker.idle(), 5)
+    assert call.done()
+
+
+async def test_a_slow_reader_that_reads_in_time_gets_all_of_a_stream():
+    async def long(_request, _context):
+        for _ in range(40):
+            yield b"x" * 60_000
+
+    async with serving(long, "unary_stream", stall=timedelta(seconds=30)) as (start, _):
+        call, count = start(timeout=30), 0
+        while await call.read() is not grpc.aio.EOF:
+            count += 1
+        assert count == 40
+        assert await call.code() is grpc.StatusCode.OK
 
 
 async def seen_request_id(*metadata):

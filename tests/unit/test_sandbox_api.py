@@ -1,6 +1,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -41,7 +42,7 @@ async def serving(**settings):
     settings = Settings(**{"address": "127.0.0.1:0", "concurrency": 1, "queue_size": 1, **settings})
     cells = HeldCells()
     scheduler = Scheduler(cells, concurrency=settings.concurrency, queue_size=settings.queue_size)
-    server = RpcServer(ERRORS, reflection=False, maximum_calls=100)
+    server = RpcServer(ERRORS, reflection=False, maximum_calls=100, stall=settings.stream_stall_time)
     servicer = make_servicer(scheduler, cells, settings, make_keys(settings))
     server.add(SERVICE, lambda target: pb_grpc.add_SandboxServiceServicer_to_server(servicer, target))
     bound = await server.start(parse_address(settings.address))
@@ -228,6 +229,38 @@ async def test_a_stream_whose_caller_leaves_kills_its_job():
         await service.cells.running(1)
         assert call.cancel()
         await until(lambda: len(service.cells.killed) == 1)
+
+
+async def test_a_stream_of_which_nothing_is_read_for_too_long_loses_its_job_and_says_so():
+    async with serving(stream_stall_time=timedelta(seconds=0.2)) as service:
+        call = service.stream(timeout=60)
+        await service.cells.running(1)
+        for _ in range(8):
+            service.cells.sinks[0](1, b"x" * 2**20)
+        await until(lambda: service.scheduler.stats().running == 0)
+
+        async def read_all():
+            while True:
+                assert (await call.read()).stdout_chunk
+
+        error = await refused(read_all())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "0.2 s" in error.details()
+
+
+async def test_a_tenant_s_streams_are_limited_and_a_refused_one_starts_no_job():
+    async with serving(max_streams_per_tenant=1) as service:
+        call = service.stream()
+        await service.cells.running(1)
+        error = await refused(service.stream().read())
+        assert error_detail(error, error_details_pb2.ErrorInfo).reason == "TOO_MANY_STREAMS"
+        assert service.scheduler.stats().waiting == 0
+        service.cells.release(0)
+        assert (await call.read()).result
+        assert await call.read() is grpc.aio.EOF
+        again = service.stream()
+        await service.cells.running(2)
+        again.cancel()
 
 
 async def test_a_stream_that_is_not_read_loses_its_job_and_says_so():

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import gzip
+import inspect
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -20,7 +22,9 @@ from support.waiting import until
 
 from sandbox_service.api import ERRORS, uploads
 from sandbox_service.api import sessions as api_sessions
+from sandbox_service.cells.changes import ChangesReader
 from sandbox_service.domain import Entry, EntryKind, File, JobOutcome, Lease, WorkspaceChanges
+from sandbox_service.guest import workspace as records
 from sandbox_service.scheduler import Scheduler
 from sandbox_service.server import SERVICE, make_keys, make_servicer, make_sessions
 from sandbox_service.settings import Settings
@@ -40,7 +44,7 @@ async def serving(**settings):
     values = Settings(**{"address": "127.0.0.1:0", "concurrency": 1, "queue_size": 5, **settings})
     cells, store = HeldCells(), make_sessions(values)
     scheduler = Scheduler(cells, concurrency=values.concurrency, queue_size=values.queue_size)
-    server = RpcServer(ERRORS, reflection=False, maximum_calls=100)
+    server = RpcServer(ERRORS, reflection=False, maximum_calls=100, stall=values.stream_stall_time)
     servicer = make_servicer(scheduler, cells, values, make_keys(values), store)
     server.add(SERVICE, lambda target: pb_grpc.add_SandboxServiceServicer_to_server(servicer, target))
     bound = await server.start(parse_address(values.address))
@@ -91,8 +95,9 @@ async def test_a_job_outside_of_sessions_has_no_workspace_and_no_update():
         (None, "as a whole"),
         (WorkspaceChanges(oversize_bytes=5 * MIB), str(5 * MIB)),
         (WorkspaceChanges(written=(Entry(b"big", FILE, bytes(4 * MIB)),)), str(MIB)),
+        (WorkspaceChanges(refusal="all sessions are full"), "all sessions are full"),
     ],
-    ids=["no word", "too large by the cell's word", "too large as it came"],
+    ids=["no word", "too large by the cell's word", "too large as it came", "more than all sessions may hold"],
 )
 async def test_changes_that_are_not_kept_leave_everything_and_say_why(changes, reason):
     async with serving() as service, service.session({"a": "1"}, disk_bytes=MIB) as bench:
@@ -104,6 +109,31 @@ async def test_changes_that_are_not_kept_leave_everything_and_say_why(changes, r
         assert reason in update.reason
         assert (await bench.download()).files == {"a": b"1"}
         assert (await bench.state()).jobs == 1
+
+
+async def test_what_running_jobs_bring_counts_against_all_sessions_bytes_until_they_have_ended():
+    async with (
+        serving(session_bytes=8 * MIB, concurrency=2) as service,
+        service.session({"a": "1"}) as first,
+        service.session({"a": "1"}) as second,
+    ):
+        running = [first.begin("pass"), second.begin("pass")]
+        await service.cells.running(2)
+        readers = [ChangesReader(job.workspace_bytes, job.reserve) for job in service.cells.started]
+        for reader in readers:  # as their cells tell it, at one time: each of them alone has room for it
+            reader.feed(records.RECORD.pack(records.FILE, 0, 1, 5 * MIB) + b"b")
+        assert service.store.held_bytes == 5 * MIB + 2 * 4096
+        for reader in readers:
+            reader.feed(bytes(5 * MIB) + records.RECORD.pack(records.END, 0, 0, 0))
+        for number, reader in enumerate(readers):
+            service.cells.release(number, ended(reader.changes()))
+        kept, refused_one = [(await call).result.workspace for call in running]
+        assert kept.kept
+        assert not refused_one.kept
+        assert refused_one.reason == f"all sessions together may hold {8 * MIB} bytes"
+        assert set((await first.download()).files) == {"a", "b"}
+        assert (await second.download()).files == {"a": b"1"}
+        assert service.store.held_bytes == 5 * MIB + 2 * 4096
 
 
 async def test_changes_that_cannot_be_are_a_fault_of_the_service_and_change_nothing():
@@ -168,22 +198,63 @@ async def test_an_upload_into_a_session_that_is_deleted_meanwhile_finds_none():
         assert service.store.held_bytes == 0
 
 
-async def test_a_download_that_is_not_read_lets_go_of_the_files(monkeypatch):
-    monkeypatch.setattr(api_sessions, "STALL_TIME", timedelta(seconds=0.2))
-    async with serving() as service, service.session({"big": bytes(40 * MIB)}) as bench:
-        request = sessions.DownloadFilesRequest(session=bench.id, format=FILES)
-        call = service.stub.DownloadFiles(request, timeout=20)
-        assert (await call.read()).file.size == 40 * MIB
-        await stalled()
+async def stalled_download(service, session, tenant="", size=40 * MIB):
+    """A download of which one message was read."""
+    request = sessions.DownloadFilesRequest(session=session, format=FILES)
+    call = service.stub.DownloadFiles(request, timeout=60, metadata=(("x-codemend-tenant", tenant),))
+    assert (await call.read()).file.size == size
+    return call
+
+
+def downloads():
+    """Workspaces that downloads hold, by the generators that hold them."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if inspect.isgenerator(thing) and thing.__name__ == "messages"]
+
+
+async def test_a_download_that_is_not_read_ends_and_lets_go_of_the_files():
+    async with (
+        serving(stream_stall_time=timedelta(seconds=0.2)) as service,
+        service.session({"big": bytes(40 * MIB)}) as bench,
+    ):
+        call = await stalled_download(service, bench.id)
+        assert downloads()
+        await until(lambda: not downloads())
         error = await refused(drained(call))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "0.2 s" in error.details()
 
 
-async def stalled():
-    """Longer than the server waits for its reader: no sign of the server's own tells that it has given up."""
-    began = asyncio.get_running_loop().time()
-    await until(lambda: asyncio.get_running_loop().time() - began > 1)
+async def test_streams_of_one_tenant_hold_no_place_of_another_s_and_give_theirs_back_when_they_are_over():
+    limits = {"max_streams": 3, "max_streams_per_tenant": 2, "stream_stall_time": timedelta(seconds=0.2)}
+    async with (
+        serving(**limits) as service,
+        service.session({"big": bytes(8 * MIB)}, "a") as mine,
+        service.session({"big": bytes(8 * MIB)}, "b") as other,
+        service.session({"c": "1"}, "c") as third,
+    ):
+        unread = [await stalled_download(service, mine.id, "a", 8 * MIB) for _ in range(2)]
+        await until(lambda: not downloads())  # the server has given up on both, and both are there still
+        error = await refused(mine.download())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "tenant has 2 streaming calls" in error.details()
+        assert error_detail(error, error_details_pb2.ErrorInfo).reason == "TOO_MANY_STREAMS"
+        assert error_detail(error, error_details_pb2.RetryInfo).retry_delay.seconds == 1
+        assert (await third.download()).files == {"c": b"1"}
+        unread.append(await eventually(lambda: stalled_download(service, other.id, "b", 8 * MIB)))
+        assert "server has 3 streaming calls" in (await refused(third.upload({"d": "2"}))).details()
+        await refused(drained(unread[0]))
+        unread[1].cancel()
+        assert set((await eventually(mine.download)).files) == {"big"}
+        unread[2].cancel()
+
+
+async def eventually(call):
+    """The server learns of a stream's end a moment after its caller."""
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                return await call()
 
 
 async def drained(call):
@@ -198,6 +269,7 @@ async def test_capabilities_tell_how_many_sessions_there_may_be_and_for_how_long
         reply = await service.stub.GetCapabilities(pb.GetCapabilitiesRequest())
         assert reply.maximum_sessions == 7
         assert reply.maximum_session_ttl.ToTimedelta() == timedelta(hours=9)
+        assert reply.maximum_streams_per_tenant == 128
 
 
 async def test_small_files_take_one_page_each_of_an_upload():

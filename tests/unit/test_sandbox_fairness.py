@@ -4,7 +4,7 @@ import heapq
 from collections import Counter
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandbox_service import fairness
@@ -249,6 +249,89 @@ def test_tenants_that_always_wait_get_equal_time_to_within_a_few_jobs(durations,
         machine.step()
     shares = [machine.served[str(number)] for number in range(len(durations))]
     assert max(shares) - min(shares) <= 3 * (places + 1) * longest
+
+
+PHASES = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(1, 800), st.integers(1, 12)), min_size=1),
+    min_size=1,
+    max_size=4,
+)  # one after the other: tenants with the eighths of a second that each of their jobs takes, and the number of these
+
+
+@example([{"a": (800, 8)}, {"a": (8, 400)}], 4, None, 8)  # jobs of a hundred seconds, then of one
+@settings(deadline=None)
+@given(PHASES, st.integers(1, 4), st.sampled_from([None, 1, 2]), st.integers(0, 30))
+def test_a_newcomer_is_next_however_wrong_the_expectations_of_the_running_jobs_are(phases, places, limit, steps):
+    machine = Machine(places, limit)
+    for phase in phases:
+        machine.run(steps)
+        for tenant, (eighths, number) in phase.items():
+            for _ in range(number):
+                machine.submit(tenant, eighths / 8)
+    machine.start_all()
+    known = Counter(machine.order)
+    machine.submit("new", 1)
+    for tenant in "abcd":  # others come after it
+        machine.submit(tenant, 1)
+    began = len(machine.order)
+    while "new" not in machine.order:
+        assert machine.step()
+        machine.start_all()
+    earlier = machine.order[began : machine.order.index("new")]
+    assert all(tenant not in known for tenant in earlier)
+    assert len(set(earlier)) == len(earlier)
+
+
+@example([{"a": (800, 8), "b": (8, 8)}, {"a": (8, 400), "b": (8, 400)}], 4)
+@settings(deadline=None)
+@given(PHASES, st.integers(1, 4))
+def test_tenants_that_always_wait_get_equal_time_however_their_jobs_change(phases, places):
+    machine = Machine(places)
+    tenants = sorted({tenant for phase in phases for tenant in phase})
+    longest = max(8, *(eighths for phase in phases for eighths, _ in phase.values())) / 8
+    for phase in phases * 4:
+        for tenant in tenants:
+            eighths, number = phase.get(tenant, (8, 8))
+            for _ in range(number):
+                machine.submit(tenant, eighths / 8)
+    while machine.step() and machine.queue.tenants_waiting == len(tenants):
+        shares = [machine.served[tenant] for tenant in tenants]
+        assert max(shares) - min(shares) <= 4 * (places + 1) * longest
+
+
+def test_a_tenant_whose_jobs_become_short_is_not_served_ahead_of_one_that_came_meanwhile():
+    machine = Machine(places=4)
+    for _ in range(8):
+        machine.submit("changing", 100)
+    machine.run()
+    for _ in range(400):
+        machine.submit("changing", 1)
+    machine.start_all()
+    for _ in range(40):
+        machine.submit("newcomer", 1)
+    before = len(machine.order)
+    machine.run(60)
+    machine.start_all()
+    order = machine.order[before:]
+    assert order[0] == "newcomer"
+    assert order.count("newcomer") >= len(order) // 4  # one place of four at least, while it is charged too much itself
+
+
+def test_a_tenant_that_comes_back_while_its_jobs_are_charged_too_much_comes_behind_those_that_waited():
+    machine = Machine(places=4)
+    for _ in range(4):
+        machine.submit("changing", 100)
+    machine.run()
+    for _ in range(4):
+        machine.submit("changing", 1)
+    machine.start_all()
+    machine.submit("first", 1)
+    for _ in range(50):
+        machine.submit("changing", 1)
+        machine.submit("second", 1)
+    machine.run(4)
+    machine.start_all()
+    assert set(machine.order[8:10]) == {"first", "second"}
 
 
 def test_a_newcomer_is_not_behind_a_flood_of_which_nothing_was_known():

@@ -290,6 +290,14 @@ async def test_a_cell_that_outlives_its_job_s_limit_by_far_is_given_up(bench, mo
     assert len(one.cells.killed) == 1
 
 
+async def test_a_time_limit_of_the_cell_s_own_is_not_told_as_the_job_s(bench):
+    one = bench()
+    task = await one.submit("a")
+    one.cells._ends[0].set_exception(TimeoutError("the engine did not answer in 60 s"))
+    with pytest.raises(CellFailure, match="a step of the cell took too long: the engine did not answer in 60 s"):
+        await task
+
+
 async def test_a_drain_refuses_what_waits_and_what_comes_and_lets_end_what_runs(bench):
     one = bench()
     running = await one.submit("a")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.waiting import until
 
+from sandbox_service import sessions
 from sandbox_service.domain import Entry, EntryKind
 from sandbox_service.errors import ServiceDraining, SessionBusy, SessionNotFound, SessionStorageFull, TooManySessions
 from sandbox_service.sessions import Capacity, SessionStore, Terms
@@ -108,6 +109,37 @@ async def test_the_end_of_a_session_cancels_its_work_and_waits_for_it():
     assert ended == ["work"]
     with pytest.raises(SessionNotFound):
         await caller
+
+
+async def test_the_ends_of_many_sessions_are_waited_for_at_once_and_not_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(sessions, "GONE_TIME", timedelta(seconds=0.2))
+    store, all_told, stay = Store(), asyncio.Event(), asyncio.Event()
+    begun, told = [], []
+
+    async def work(last):
+        begun.append(last)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append(last)
+            if len(told) == 3:
+                all_told.set()
+            await (stay if last else all_told).wait()  # one after the other they would never be told
+
+    async def call(last):
+        async with store.use("t", store.made(ttl=100)) as hold:
+            await hold.run(work(last))
+
+    callers = [asyncio.create_task(call(last)) for last in (False, False, True)]
+    await until(lambda: len(begun) == 3)
+    store.time += 101
+    await asyncio.wait_for(store.expire(), 5)
+    assert len(told) == 3
+    assert [record.jobs for record in caplog.records] == [1]
+    stay.set()
+    for caller in callers:
+        with pytest.raises(SessionNotFound):
+            await caller
 
 
 async def test_work_that_ends_as_its_session_does_keeps_nothing():

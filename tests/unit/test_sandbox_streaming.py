@@ -1,6 +1,5 @@
 import asyncio
 from contextlib import aclosing
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -98,20 +97,6 @@ async def test_past_the_bound_of_all_streams_those_that_hold_most_end_and_no_oth
     assert await read_all(unread[1]) == [(1, b"x" * 45_000)]
     assert await read_all(read) == [(1, b"y" * 20_000)]
     assert unsent.held_bytes == 0
-
-
-async def test_a_reader_that_takes_nothing_for_too_long_loses_its_stream():
-    unsent, has_overflowed = Unsent(), asyncio.Event()
-    buffer = OutputBuffer(unsent, stall=timedelta(milliseconds=10))
-    buffer.on_overflow(has_overflowed.set)
-    for _ in range(3):
-        buffer.push(1, b"x" * CHUNK_BYTES)
-    async with aclosing(buffer.chunks()) as chunks:
-        await anext(chunks)
-        await asyncio.wait_for(has_overflowed.wait(), 5)
-        assert unsent.held_bytes == 0
-        with pytest.raises(ReaderTooSlow, match="no output was read"):
-            await anext(chunks)
 
 
 async def test_after_the_reader_has_left_nothing_is_kept():

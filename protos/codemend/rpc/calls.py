@@ -3,7 +3,7 @@
 It wraps all four kinds of method, and decodes their requests itself: gRPC would answer one that is no message of its
 type, such as a string that is not UTF-8, as a fault of the server. A streaming handler runs inside one coroutine here,
 so that its clean-up has happened when its call is counted as ended; as a bare generator it would be left to the garbage
-collector whenever its caller went away between two messages.
+collector whenever its caller went away between two messages. It ends where its caller takes no message for too long.
 """
 
 from __future__ import annotations  # gRPC's classes are generic to type checkers only
@@ -15,12 +15,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from codemend.rpc.errors import ErrorTable, MalformedRequestError
+from codemend.rpc.errors import ErrorTable, MalformedRequestError, ReaderStalledError
 from codemend.rpc.logs import REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 REQUEST_ID_KEY = "x-request-id"
 MAXIMUM_REQUEST_ID = 128
 INFRASTRUCTURE = "/grpc."  # health and reflection: probes would fill the log, and watchers would hold up a stop
+STALL_TIME = timedelta(seconds=30)
+"""For the caller of a stream to take one message, where a service sets nothing else."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Around = Callable[[Context], AbstractAsyncContextManager[None]]
@@ -68,11 +72,12 @@ class CallTracker:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Puts the error table, the request log and the tracker around every handler."""
+    """Puts the error table, the request log, the tracker and a bound on slow readers around every handler."""
 
-    def __init__(self, errors: ErrorTable, tracker: CallTracker) -> None:
+    def __init__(self, errors: ErrorTable, tracker: CallTracker, *, stall: timedelta = STALL_TIME) -> None:
         self._errors = errors
         self._tracker = tracker
+        self._stall = stall
 
     async def intercept_service(
         self,
@@ -85,7 +90,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = _text(handler_call_details.method)
         request_id = _request_id(handler_call_details.invocation_metadata)
-        return _wrap(handler, lambda context: self._around(method, request_id, context))
+        return _wrap(handler, lambda context: self._around(method, request_id, context), self._stall)
 
     @asynccontextmanager
     async def _around(self, method: str, request_id: str, context: Context) -> AsyncIterator[None]:
@@ -154,13 +159,16 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
-def _wrap(handler: grpc.RpcMethodHandler[Any, Any], around: Around) -> grpc.RpcMethodHandler[Any, Any]:
+def _wrap(
+    handler: grpc.RpcMethodHandler[Any, Any], around: Around, stall: timedelta
+) -> grpc.RpcMethodHandler[Any, Any]:
     one, many = _decoded(handler.request_deserializer), _all_decoded(handler.request_deserializer)
+    streaming = partial(_streaming, stall=stall)
     behaviours = (
         (handler.unary_unary, grpc.unary_unary_rpc_method_handler, _single, one),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler, _streaming, one),
+        (handler.unary_stream, grpc.unary_stream_rpc_method_handler, streaming, one),
         (handler.stream_unary, grpc.stream_unary_rpc_method_handler, _single, many),
-        (handler.stream_stream, grpc.stream_stream_rpc_method_handler, _streaming, many),
+        (handler.stream_stream, grpc.stream_stream_rpc_method_handler, streaming, many),
     )
     for behaviour, make, wrapper, read in behaviours:
         if behaviour is not None:
@@ -200,15 +208,57 @@ def _single(behaviour: Callable[..., Any], around: Around, read: Callable[[Any],
     return wrapped
 
 
-def _streaming(behaviour: Callable[..., Any], around: Around, read: Callable[[Any], Any]) -> Callable[..., Any]:
+def _streaming(
+    behaviour: Callable[..., Any], around: Around, read: Callable[[Any], Any], *, stall: timedelta
+) -> Callable[..., Any]:
     async def wrapped(request: object, context: Context) -> None:
         async with around(context):
             responses = behaviour(read(request), context)
             if inspect.isawaitable(responses):  # it writes to the context by itself
                 await responses
                 return
+            writer = _Writer(context, stall)
             async with aclosing(responses):
                 async for response in responses:
-                    await context.write(response)
+                    await writer.write(response)
 
     return wrapped
+
+
+class _Writer:
+    """Sends the messages of one stream, and gives its reader so long for each.
+
+    gRPC has no way to take a message back, nor to end a call before its reader has made room for the end. So a write
+    that waits is left to itself, and the handler ends without it: what it held is free at once, while the call lasts
+    until its caller reads on, cancels it or goes. Cancelled, the write would never give back its memory.
+    """
+
+    def __init__(self, context: Context, stall: timedelta) -> None:
+        self._context = context
+        self._stall = stall
+        self._has_begun = False
+
+    async def write(self, message: object) -> None:
+        """Sends one message.
+
+        Raises:
+            ReaderStalledError: there was no room for it in time.
+        """
+        writing = asyncio.ensure_future(self._send(message))
+        writing.add_done_callback(_noted)
+        done, _ = await asyncio.wait((writing,), timeout=self._stall.total_seconds())
+        if not done:
+            raise ReaderStalledError(f"no message of this stream was read for {self._stall.total_seconds():g} s")
+        writing.result()
+
+    async def _send(self, message: object) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            await self._context.send_initial_metadata(())  # not with a message that waits: the end has to know of it
+        await self._context.write(message)
+
+
+def _noted(writing: asyncio.Future[None]) -> None:
+    """Reads how a write ended, which nobody may be waiting for any more."""
+    if not writing.cancelled():
+        writing.exception()

@@ -48,9 +48,14 @@ class MalformedRequestError(Exception):
     """The request is no message of its type; every table knows this error."""
 
 
+class ReaderStalledError(Exception):
+    """The caller took no message of its stream for too long; every table knows this error."""
+
+
 MALFORMED = ErrorRule(
     grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST", lambda error: bad_request([("*", str(error))])
 )
+READER_STALLED = ErrorRule(grpc.StatusCode.RESOURCE_EXHAUSTED, "READER_STALLED")
 FAULT = ErrorRule(grpc.StatusCode.INTERNAL, "INTERNAL")
 
 
@@ -58,7 +63,11 @@ class ErrorTable:
     """Domain errors and what they become on the wire."""
 
     def __init__(self, rules: Mapping[type[Exception], ErrorRule], domain: str = "codemend") -> None:
-        self._rules: dict[type[Exception], ErrorRule] = {MalformedRequestError: MALFORMED, **rules}
+        self._rules: dict[type[Exception], ErrorRule] = {
+            MalformedRequestError: MALFORMED,
+            ReaderStalledError: READER_STALLED,
+            **rules,
+        }
         self._domain = domain
 
     def rule_for(self, error: BaseException) -> ErrorRule | None:

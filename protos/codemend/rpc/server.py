@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection as grpc_reflection
 
 from codemend.rpc.addresses import Address, bind, remove_socket
-from codemend.rpc.calls import CallInterceptor, CallTracker
+from codemend.rpc.calls import STALL_TIME, CallInterceptor, CallTracker
 from codemend.rpc.errors import ErrorTable
 from codemend.rpc.options import server_options
 
@@ -33,17 +33,20 @@ FLUSH_TIME = timedelta(seconds=1)
 class RpcServer:
     """One server on one address. Order of use: `add`, `start`, `set_serving`, `set_not_serving`, `stop`."""
 
-    def __init__(self, errors: ErrorTable, *, reflection: bool, maximum_calls: int) -> None:
+    def __init__(
+        self, errors: ErrorTable, *, reflection: bool, maximum_calls: int, stall: timedelta = STALL_TIME
+    ) -> None:
         """Makes the server; nothing listens yet.
 
         Args:
             errors: what domain errors become.
             reflection: whether callers may ask for the contract.
             maximum_calls: backstop for all calls at one time, health watchers included; admission is up to services.
+            stall: for the caller of a stream to take one message.
         """
         self.calls = CallTracker()
         self._server = grpc.aio.server(
-            interceptors=[CallInterceptor(errors, self.calls)],
+            interceptors=[CallInterceptor(errors, self.calls, stall=stall)],
             options=server_options(),
             maximum_concurrent_rpcs=maximum_calls,
         )

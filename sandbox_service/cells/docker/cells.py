@@ -19,9 +19,20 @@ from sandbox_service.cells.docker.options import DockerOptions
 from sandbox_service.cells.docker.owner import Owner, sweep
 from sandbox_service.cells.docker.pool import Pool, Slot
 from sandbox_service.cells.docker.walls import DOCKER_NAMES, docker_protections
+from sandbox_service.cells.expectations import Expectations
 from sandbox_service.cells.judging import Part, run_tests
 from sandbox_service.cells.protections import without
-from sandbox_service.domain import NO_LEASE, Isolation, Job, JobOutcome, Lease, Limits, Protection, TestRun
+from sandbox_service.domain import (
+    NO_LEASE,
+    Isolation,
+    Job,
+    JobOutcome,
+    Lease,
+    Limits,
+    Protection,
+    TestIsolation,
+    TestRun,
+)
 from sandbox_service.errors import CellFailure, CellUnavailable
 from sandbox_service.guest import frames
 from sandbox_service.languages import DEFAULT_ENVIRONMENTS, LANGUAGES, Environment, Template
@@ -77,6 +88,7 @@ class DockerCells:
         self._pool = Pool(self._make, kinds, size=options.warm, most_kept=_MOST_KEPT)
         self._tending: asyncio.Task[None] | None = None
         self._proof: asyncio.Semaphore | None = asyncio.Semaphore(_PROVED_AT_ONCE)  # bounds the start-up proof's jobs
+        self._expectations = Expectations(unseen=TestIsolation.SHARED)  # an unused container is dear
         self._protections: tuple[Protection, ...] = ()
         self._isolation = Isolation(self.name, ())
 
@@ -188,7 +200,7 @@ class DockerCells:
     async def _run(self, job: Job, sink: OutputSink | None, key: Hashable | None) -> JobOutcome:
         language = LANGUAGES[job.language]
         if isinstance(job, TestRun):
-            return await run_tests(job, language, lambda part: self._run_part(part, None, key))
+            return await run_tests(job, language, lambda part: self._run_part(part, None, key), self._expectations)
         return await self._run_part(Part(job, *language.start_program(job)), sink, key)
 
     async def _run_part(self, part: Part, sink: OutputSink | None, key: Hashable | None) -> JobOutcome:

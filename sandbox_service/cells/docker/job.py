@@ -46,7 +46,7 @@ async def carry_out(
         CellFailure: the container broke its protocol.
     """
     job = part.job
-    changes = None if job.workspace is None else ChangesReader(job.workspace_bytes)
+    changes = None if job.workspace is None else ChangesReader(job.workspace_bytes, job.reserve)
     following = Following(container, job.limits, sink=sink, report=part.report, changes=changes)
     order = pack(part, following.streams, keep=keep)
     async with _connected(part, following):
