@@ -14,7 +14,7 @@ from codemend.sandbox.v1 import verdicts_pb2
 from support.jobs import files, limits
 from support.kinds import Running
 
-from security.attacks import Attack, Seen
+from security.attacks import ALL, Attack, Seen
 from security.attacks.base import PRELUDE, Finding
 
 OUTER_SECONDS = 30.0
@@ -34,6 +34,8 @@ while True:
     time.sleep(0.05); print('.', flush=True)
 """
 
+LAST_OF_GROUP = {attack.group: attack.name for attack in ALL}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -45,12 +47,16 @@ class Verdict:
     seconds: float
 
 
-async def run(attack: Attack, running: Running) -> Verdict:
-    """Runs one attack, with what it needs around it, and looks from outside at what it reached."""
+async def run(attack: Attack, running: Running, session: str = "") -> Verdict:
+    """Runs one attack, with what it needs around it, and looks from outside at what it reached.
+
+    Args:
+        session: the one that the attack, and what it runs before, are calls of; empty: none.
+    """
     began = time.monotonic()
     try:
         async with asyncio.timeout(OUTER_SECONDS * 2):
-            finding = await _run(attack, running)
+            finding = await _run(attack, running, session)
     except grpc.aio.AioRpcError as error:
         finding = Finding(False, f"the call failed: {error.code().name} {error.details()}")
     except TimeoutError as error:
@@ -77,38 +83,40 @@ async def honest_job_passes(running: Running) -> bool:
     return ran.out == b"45 ['main.py'] []\n" and reply.report.outcome == pb.REPORT_OUTCOME_PASSED
 
 
-async def _run(attack: Attack, running: Running) -> Finding:
+async def _run(attack: Attack, running: Running, session: str) -> Finding:
     told = {**running.canary.told, "secret": running.canary.secret[::-1], "nowhere": secrets.token_hex(16)}
     hits = len(running.canary.hits())
     if attack.first:
-        await running.sandbox.python(attack.first, limits=limits(wall_time=10))
+        program = pb.Program(files=files({"main.py": attack.first}), entry="main.py", limits=limits(wall_time=10))
+        request = pb.ExecuteRequest(program=program, session=session)
+        await running.sandbox.stub.Execute(request, timeout=OUTER_SECONDS, metadata=_TENANT)
     if attack.neighbour:
         async with _neighbour(running, told):
-            finding = attack.judge(await _attacked(attack, running, told))
+            finding = attack.judge(await _attacked(attack, running, told, session))
     else:
-        finding = attack.judge(await _attacked(attack, running, told))
+        finding = attack.judge(await _attacked(attack, running, told, session))
     reached = running.canary.hits()[hits:]
     return Finding(False, f"reached services of the host: {reached}") if reached else finding
 
 
-async def _attacked(attack: Attack, running: Running, told: dict[str, object]) -> Seen:
+async def _attacked(attack: Attack, running: Running, told: dict[str, object], session: str) -> Seen:
     began = time.monotonic()
     bounds = limits(**attack.limits)
     if attack.tests:
         request = pb.RunTestsRequest(
             files=files({"solution.py": attack.code, **attack.more}), tests=files(attack.tests), limits=bounds,
-            isolation=verdicts_pb2.TEST_ISOLATION_SHARED,
+            isolation=verdicts_pb2.TEST_ISOLATION_SHARED, session=session,
         )  # fmt: skip
         answer = await running.sandbox.stub.RunTests(request, timeout=OUTER_SECONDS, metadata=_TENANT)
-        return Seen(answer.execution, time.monotonic() - began, answer.report)
+        return Seen(answer.execution, time.monotonic() - began, answer.report, running.kind)
     program = pb.Program(
         files=files({"main.py": attack.code, **attack.more}), entry="main.py", limits=bounds, collect=attack.collect,
         stdin=attack.stdin, env={"CANARY": json.dumps(told)},
     )  # fmt: skip
     reply = await running.sandbox.stub.Execute(
-        pb.ExecuteRequest(program=program), timeout=OUTER_SECONDS, metadata=_TENANT
+        pb.ExecuteRequest(program=program, session=session), timeout=OUTER_SECONDS, metadata=_TENANT
     )
-    return Seen(reply.result, time.monotonic() - began)
+    return Seen(reply.result, time.monotonic() - began, kind=running.kind)
 
 
 @asynccontextmanager

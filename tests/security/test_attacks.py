@@ -3,9 +3,7 @@
 import pytest
 
 from security.attacks import ALL
-from security.battery import honest_job_passes, run
-
-LAST_OF_GROUP = {attack.group: attack.name for attack in ALL}
+from security.battery import LAST_OF_GROUP, honest_job_passes, run
 
 
 def test_the_battery_is_large_and_no_attack_is_in_it_twice():

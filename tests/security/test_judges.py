@@ -6,13 +6,22 @@ from datetime import timedelta
 
 import pytest
 from codemend.sandbox.v1 import sandbox_pb2 as pb
-from support.kinds import canaries
+from support.kinds import KINDS, canaries
 from support.waiting import until
 
 from security.attacks.base import MIB, Seen, ends, holds_at_most, refused
+from security.attacks.resources import ATTACKS as RESOURCES
 
 
-def seen(status: str, *, found: dict[str, str] | None = None, out: str = "", err: str = "", seconds: float = 1) -> Seen:
+def seen(
+    status: str,
+    *,
+    found: dict[str, str] | None = None,
+    out: str = "",
+    err: str = "",
+    seconds: float = 1,
+    kind: str = "process",
+) -> Seen:
     printed = f"{out}{json.dumps(found)}\n" if found is not None else out
     result = pb.ExecutionResult(
         status=pb.ExecutionStatus.Value(f"EXECUTION_STATUS_{status}"),
@@ -20,7 +29,7 @@ def seen(status: str, *, found: dict[str, str] | None = None, out: str = "", err
         stderr=pb.Output(head=err.encode()),
     )
     result.wall_time.FromTimedelta(timedelta(seconds=seconds))
-    return Seen(result, seconds)
+    return Seen(result, seconds, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +58,12 @@ def test_an_end_must_have_its_status_come_in_time_and_pass_its_check():
     assert not ends("TIMED_OUT", within=2)(seen("SUCCEEDED")).contained
     assert not ends("TIMED_OUT", within=2)(seen("TIMED_OUT", seconds=3)).contained
     assert not ends("TIMED_OUT", check=lambda _seen: False)(seen("TIMED_OUT")).contained
+
+
+@pytest.mark.parametrize("bomb", [a for a in RESOURCES if a.name.startswith("fork_bomb_")], ids=lambda bomb: bomb.name)
+def test_only_a_container_may_be_lost_to_a_fork_bomb(bomb):
+    ends_of = {kind: bomb.judge(seen("SIGNALED", kind=kind)).contained for kind in KINDS}
+    assert ends_of == {kind: kind == "docker" for kind in KINDS}
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,22 @@ import secrets
 
 import grpc
 import pytest
+from codemend.sandbox.v1 import sandbox_pb2 as pb
 from codemend.sandbox.v1 import verdicts_pb2
 from support import looking
 from support.jobs import limits, outcome
 from support.looking import seen
+from support.waiting import until
 
 from security.faults import FAULTS, MIB
+from security.places import Tenant, started, waiting
+from security.surrogates import SURROGATES, sent
 
 SERVICE_GROWTH_BYTES = 24 * MIB
-CHEATS_OF_EACH_KIND = 1
+CHEAT_KINDS = 10
+WALL_SECONDS = 1.5
+LATE_SECONDS = 0.5
+QUEUE_SECONDS = 10
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.row} {fault.name}")
@@ -65,12 +72,43 @@ async def test_s19_a_module_rewritten_within_a_second_at_the_same_size_is_the_ne
         assert ran.out == f"{number}\n".encode()
 
 
+async def test_s8_a_lone_surrogate_where_text_belongs_is_refused_at_once_and_nothing_is_started(running):
+    before = started(running)
+    codes = {place: await sent(running, method, request) for place, (method, request) in SURROGATES.items()}
+    assert codes == dict.fromkeys(SURROGATES, grpc.StatusCode.INVALID_ARGUMENT)
+    assert started(running) == before
+
+
+async def test_s8_a_lone_surrogate_in_the_code_is_the_program_s_own_fault(running):
+    ran = await running.sandbox.python(b"print('\xed\xa0\x80')")
+    assert ran.status == "FAILED", ran.told()
+    assert "SyntaxError" in ran.err
+
+
 async def test_s20_waiting_is_not_charged_to_the_program(running):
-    code = "import time; time.sleep(0.4); print('x')"
-    runs = [running.sandbox.python(code, limits=limits(wall_time=3)) for _ in range(12)]
-    for ran in await asyncio.gather(*runs):
-        assert ran.status == "SUCCEEDED", ran.told()
-        assert ran.wall_seconds < 3
+    tenant = Tenant(running)
+    async with tenant.with_all_places():
+        waits = tenant.execute("print('x')", wall_time=WALL_SECONDS)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waits.code(), WALL_SECONDS)
+    result = (await waits).result
+    assert result.status == pb.EXECUTION_STATUS_SUCCEEDED, result
+    assert (
+        result.wall_time.ToTimedelta().total_seconds() < WALL_SECONDS <= result.queue_time.ToTimedelta().total_seconds()
+    )
+
+
+async def test_s20_a_job_whose_deadline_passed_or_whose_caller_left_in_the_queue_never_starts(running):
+    tenant = Tenant(running)
+    async with tenant.with_all_places():
+        before = started(running)
+        await tenant.waits_in_vain(LATE_SECONDS)
+        leaves = tenant.execute("pass")
+        await until(lambda: waiting(running) == 1, QUEUE_SECONDS)
+        leaves.cancel()
+        await until(lambda: waiting(running) == 0, QUEUE_SECONDS)
+    await tenant.execute("pass")
+    assert started(running) == before + 1
 
 
 async def test_s21_a_call_that_its_caller_gave_up_leaves_no_job(running):
@@ -96,15 +134,16 @@ async def test_s23_an_exit_code_is_told_in_a_stream_as_in_a_reply(running, code)
 
 
 async def test_s25_cheats_are_no_passes(running, data_folder):
-    lines = (data_folder / "cheats.jsonl").read_text().splitlines()
-    by_kind: dict[str, list[dict]] = {}
-    for cheat in map(json.loads, lines):
-        by_kind.setdefault(cheat["kind"], []).append(cheat)
-    for cheat in [cheat for cheats in by_kind.values() for cheat in cheats[:CHEATS_OF_EACH_KIND]]:
-        reply = await running.sandbox.tests(
-            cheat["tests"], cheat["files"], limits=limits(wall_time=10), isolation=verdicts_pb2.TEST_ISOLATION_SEPARATE
-        )
-        assert outcome(reply) != "PASSED", cheat["id"]
+    cheats = [json.loads(line) for line in (data_folder / "cheats.jsonl").read_text().splitlines()]
+    assert len({cheat["kind"] for cheat in cheats}) >= CHEAT_KINDS
+    verdicts = await asyncio.gather(*(_verdict_of(running, cheat) for cheat in cheats))
+    assert not [cheat["id"] for cheat, verdict in zip(cheats, verdicts, strict=True) if verdict == "PASSED"]
+
+
+async def _verdict_of(running, cheat) -> str:
+    separate = verdicts_pb2.TEST_ISOLATION_SEPARATE
+    given = {"limits": limits(wall_time=10), "isolation": separate}
+    return outcome(await running.sandbox.tests(cheat["tests"], cheat["files"], **given))
 
 
 @pytest.mark.parametrize(

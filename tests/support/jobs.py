@@ -76,6 +76,7 @@ class Sandbox:
     """One service, over one channel."""
 
     def __init__(self, channel: grpc.aio.Channel, pid: int) -> None:
+        self.channel = channel
         self.stub = pb_grpc.SandboxServiceStub(channel)
         self.pid = pid
 

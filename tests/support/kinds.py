@@ -24,11 +24,20 @@ from support import engine, pods
 from support.footprint import Footprint, alive, footprint, processes
 from support.jobs import Sandbox, client
 from support.sandbox import sandbox_process
+from support.scraped import Families, families, metrics_address
 from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
 NOBODY = 65534
+PLACES = 4
+"""Jobs that such a service runs at one time, where the test says nothing else."""
+_COMMON = {"SANDBOX_CONCURRENCY": str(PLACES), "SANDBOX_METRICS_ADDRESS": "127.0.0.1:0"}
+_SCRAPE = """python3 -c "
+from http.client import HTTPConnection
+there = HTTPConnection('{0}', {1}, timeout=20)
+there.request('GET', '/metrics')
+print(there.getresponse().read().decode())" """
 _KEPT = 64
 """The most containers that are kept for the next job of their tenant."""
 _WARM = 3
@@ -69,6 +78,7 @@ class Running:
         kill: ends the service with SIGKILL, and returns when it has ended.
         traces: what is on this machine of the service and its jobs, whether it lives or not.
         shell: runs a command line on the service's own machine (in its pod, where it has one) and returns the output.
+        log: what the service has logged so far.
     """
 
     kind: str
@@ -78,6 +88,11 @@ class Running:
     kill: Callable[[], Awaitable[None]]
     traces: Callable[[], Leftovers]
     shell: Callable[[str], str]
+    log: Callable[[], str]
+
+    def metrics(self) -> Families:
+        """What a scraper on the service's own machine reads."""
+        return families(self.shell(_SCRAPE.format(*metrics_address(self.log()))))
 
     async def leftovers(self, seconds: float = 4) -> Leftovers:
         """What is left once everything that ends by itself has had the time to."""
@@ -115,14 +130,14 @@ async def process_cells(**env: str) -> AsyncIterator[Running]:
         raise MissingError("only root can start a service with all its walls")
     secret = _mark("service")
     with tempfile.TemporaryDirectory(prefix="codemend-canary-") as place, tempfile.TemporaryDirectory() as temporary:
-        settings = {"SANDBOX_CONCURRENCY": "4", "SERVICE_SECRET": secret, "TMPDIR": temporary, **env}
+        settings = {**_COMMON, "SERVICE_SECRET": secret, "TMPDIR": temporary, **env}
         async with (
             canaries(Path(place), secret) as canary,
             sandbox_process(**settings) as service,
             client(service.address, service.process.pid) as sandbox,
         ):
             kill = partial(_kill, service.process)
-            yield await _on_this_machine("process", sandbox, Path(temporary), canary, kill)
+            yield await _on_this_machine("process", sandbox, Path(temporary), canary, (kill, service.log))
 
 
 @asynccontextmanager
@@ -138,13 +153,14 @@ async def unprivileged_cells(**env: str) -> AsyncIterator[Running]:
             os.chown(path, NOBODY, NOBODY)
             path.chmod(0o755)
         async with canaries(place, secret) as canary:
-            settings = {"SANDBOX_CONCURRENCY": "4", "SERVICE_SECRET": secret, "TMPDIR": str(temporary), **env}
+            settings = {**_COMMON, "SERVICE_SECRET": secret, "TMPDIR": str(temporary), **env}
             process = await _start_as_nobody(python, folder, settings)
             try:
                 address = await ready_address(folder, process)
                 async with client(address, process.pid) as sandbox:
                     kill = partial(_kill, process)
-                    yield await _on_this_machine("unprivileged", sandbox, temporary, canary, kill)
+                    log = (folder / "log").read_text
+                    yield await _on_this_machine("unprivileged", sandbox, temporary, canary, (kill, log))
             finally:
                 await stop(process)
 
@@ -155,7 +171,7 @@ async def pod_cells(**env: str) -> AsyncIterator[Running]:
     if lacking := pods.lacking():
         raise MissingError(lacking)
     secret = _mark("service")
-    settings = {"SANDBOX_CONCURRENCY": "4", "SERVICE_SECRET": secret, **env}
+    settings = {**_COMMON, "SERVICE_SECRET": secret, **env}
     async with pods.running_pod(settings) as pod:
         await ready_address(pod.shared, pod.process)
         told = pod.shared / "canary" / "canary.json"
@@ -171,6 +187,7 @@ async def pod_cells(**env: str) -> AsyncIterator[Running]:
                 pod.kill,
                 pod.traces,
                 lambda line: pod.run("/bin/sh", "-c", line),
+                (pod.shared / "log").read_text,
             )
 
 
@@ -178,7 +195,8 @@ async def pod_cells(**env: str) -> AsyncIterator[Running]:
 async def docker_cells(**env: str) -> AsyncIterator[Running]:
     """Docker cells under gVisor, of a service on this machine.
 
-    Jobs of one tenant may follow each other in one container, so that what wipes it is attacked as well.
+    Where `env` does not say otherwise, jobs of one tenant may follow each other in one container, so that what wipes it
+    is attacked as well.
     """
     runtime = env.setdefault("SANDBOX_DOCKER_RUNTIME", "runsc")
     if lacking := engine.missing(runtime):
@@ -186,12 +204,13 @@ async def docker_cells(**env: str) -> AsyncIterator[Running]:
     secret = _mark("service")
     with tempfile.TemporaryDirectory(prefix="codemend-canary-") as place, tempfile.TemporaryDirectory() as temporary:
         settings = {
+            **_COMMON,
             "SANDBOX_CELL": "docker",
-            "SANDBOX_DOCKER_REUSE": "tenant",
-            "SANDBOX_CONCURRENCY": "4",
+            "SANDBOX_DOCKER_IMAGE": engine.IMAGE,
             "SANDBOX_DOCKER_POOL": str(_WARM),
+            "SANDBOX_DOCKER_REUSE": "tenant",
+            **env,
         }
-        settings |= {"SANDBOX_DOCKER_IMAGE": engine.IMAGE, **env}
         async with (
             canaries(Path(place), secret) as canary,
             sandbox_process(SERVICE_SECRET=secret, TMPDIR=temporary, **settings) as service,
@@ -199,22 +218,22 @@ async def docker_cells(**env: str) -> AsyncIterator[Running]:
         ):
             assert (await sandbox.python("print('first')")).out == b"first\n"
             pid = service.process.pid
-            await until(lambda: len(engine.containers_of(pid)) >= _warm(), START_SECONDS)
-            beyond = partial(_of_docker, pid, footprint(pid, Path(temporary)), Path(temporary))
-            traces = partial(_traces_of_docker, pid, Path(temporary))
-            yield Running("docker", sandbox, canary, beyond, partial(_kill, service.process), traces, _shell)
+            warm = int(settings["SANDBOX_DOCKER_POOL"]) * sum(
+                len(language.templates) for language in LANGUAGES.values()
+            )
+            await until(lambda: len(engine.containers_of(pid)) >= warm, START_SECONDS)
+            most = warm if settings["SANDBOX_DOCKER_REUSE"] == "job" else warm + _KEPT
+            beyond = partial(_of_docker, pid, footprint(pid, Path(temporary)), Path(temporary), most)
+            traces = partial(_traces_of_docker, pid, Path(temporary), set(), set())
+            kill = partial(_kill, service.process)
+            yield Running("docker", sandbox, canary, beyond, kill, traces, _shell, service.log)
 
 
-def _of_docker(pid: int, before: Footprint, folder: Path) -> Leftovers:
-    """Containers beyond the warm ones, and what the service itself has beside what it had."""
+def _of_docker(pid: int, before: Footprint, folder: Path, most: int) -> Leftovers:
+    """Containers where there are more than `most`, and what the service itself has beside what it had."""
     found = footprint(pid, folder).beyond(before)
     containers = sorted(engine.containers_of(pid))
-    return {**found, **({"containers": containers} if len(containers) > _warm() + _KEPT else {})}
-
-
-def _warm() -> int:
-    """Containers that such a service keeps ready, of all templates together."""
-    return _WARM * sum(len(language.templates) for language in LANGUAGES.values())
+    return {**found, **({"containers": containers} if len(containers) > most else {})}
 
 
 async def _on_this_machine(
@@ -222,35 +241,45 @@ async def _on_this_machine(
     sandbox: Sandbox,
     folder: Path,
     canary: Canary,
-    kill: Callable[[], Awaitable[None]],
+    means: tuple[Callable[[], Awaitable[None]], Callable[[], str]],
 ) -> Running:
-    """A service whose processes, groups, mounts and files can be looked at from here."""
+    """A service whose processes, groups, mounts and files can be looked at from here; `means`: its end and its log."""
     assert (await sandbox.python("print('first')")).out == b"first\n"
     before = footprint(sandbox.pid, folder)
     beyond = lambda: footprint(sandbox.pid, folder).beyond(before)  # noqa: E731 - one expression, used once
     traces = partial(_traces, sandbox.pid, folder, set())
-    return Running(kind, sandbox, canary, beyond, kill, traces, _shell)
+    kill, log = means
+    return Running(kind, sandbox, canary, beyond, kill, traces, _shell, log)
 
 
 def _traces(pid: int, folder: Path, known: set[int]) -> Leftovers:
-    """Processes that belong to the service or did at an earlier look, its groups, and files of its jobs."""
+    """Processes that belong to the service or did at an earlier look, its groups, mounts, and files of its jobs."""
     known |= processes(pid)
     seen = footprint(pid, folder)
     found = {
         "processes": [str(process) for process in sorted(alive(known))],
         "groups": sorted(seen.groups),
+        "mounts": _mounts_with({str(folder)}),
         "files": sorted(seen.files),
     }
     return {kind: things for kind, things in found.items() if things}
 
 
-def _traces_of_docker(pid: int, folder: Path) -> Leftovers:
+def _traces_of_docker(pid: int, folder: Path, known: set[int], known_containers: set[str]) -> Leftovers:
     containers = engine.containers_of(pid)
-    found = _traces(pid, folder, set()) | {
+    known_containers |= set(containers.values())
+    found = _traces(pid, folder, known) | {
         "containers": sorted(containers),
-        "sandboxes": engine.sandbox_processes(set(containers.values())),
+        "sandboxes": engine.sandbox_processes(known_containers),
+        "mounts of containers": _mounts_with(known_containers),
     }
     return {kind: things for kind, things in found.items() if things}
+
+
+def _mounts_with(words: set[str]) -> list[str]:
+    """Mounts on this machine that name one of these."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if any(word in line for word in words)]
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from textwrap import dedent
+from types import MappingProxyType
 
 from codemend.sandbox.v1 import sandbox_pb2 as pb
 
@@ -69,11 +70,18 @@ REFUSED = frozenset(
 
 @dataclass(frozen=True)
 class Seen:
-    """How one attack ended: the result, the time that the call took, and the report where tests were run."""
+    """How one attack ended.
+
+    Attributes:
+        seconds: what the call took.
+        report: that of the tests, where some were run.
+        kind: the kind of cell; empty where the judge need not know it.
+    """
 
     result: pb.ExecutionResult
     seconds: float
     report: pb.TestReport | None = None
+    kind: str = ""
 
     @property
     def status(self) -> str:
@@ -141,13 +149,25 @@ def refused(*also: str) -> Judge:
     return judge
 
 
-def ends(*statuses: str, within: float = 4, check: Callable[[Seen], bool] = lambda _seen: True) -> Judge:
-    """The job ended with one of these statuses within so many seconds, or for a forbidden call."""
+def ends(
+    *statuses: str,
+    within: float = 4,
+    check: Callable[[Seen], bool] = lambda _seen: True,
+    also_on: Mapping[str, str] = MappingProxyType({}),
+) -> Judge:
+    """The job ended with one of these statuses within so many seconds, or for a forbidden call.
+
+    Args:
+        within: seconds of the program; the call may take `CALL_SECONDS` more.
+        check: what else must hold.
+        also_on: one more status that is right on one kind of cell alone, by the kind.
+    """
 
     def judge(seen: Seen) -> Finding:
         if seen.wall_seconds > within or seen.seconds > within + CALL_SECONDS:
             return Finding(False, f"{seen.status} after {seen.wall_seconds:.1f} s, the call after {seen.seconds:.1f} s")
-        right = seen.status == "VIOLATION" or (seen.status in statuses and check(seen))
+        expected = seen.status in statuses or seen.status == also_on.get(seen.kind)
+        right = seen.status == "VIOLATION" or (expected and check(seen))
         return Finding(right, f"{seen.status}: {seen.result.reason}"[:120] if right else _told(seen))
 
     return judge

@@ -10,8 +10,9 @@ _GROUP = "resources"
 _harm = partial(harm, _GROUP)
 _TIMED = {"wall_time": 1}
 _STOPPED = ends("TIMED_OUT", "CPU_LIMIT", within=8)
-_BOMB_STOPPED = ends("TIMED_OUT", "CPU_LIMIT", "SIGNALED", within=8)
-"""A bomb may also meet the container's own limit of processes, which takes gVisor's kernel and with it the whole cell."""
+_BOMB_STOPPED = ends("TIMED_OUT", "CPU_LIMIT", within=8, also_on={"docker": "SIGNALED"})
+"""A bomb in a container may also meet the container's own limit of processes, which takes gVisor's kernel and with it
+the whole cell; no other kind of cell has a kernel of its own to lose."""
 _ANY_END = ends("FAILED", "PROCESS_LIMIT", "TIMED_OUT", "SIGNALED", "MEMORY_LIMIT", "CPU_LIMIT", within=8)
 _TRUTHFUL = ends("FAILED", "SIGNALED", "TIMED_OUT", within=14)
 """Of a program that exits with 7 after it has attacked its own cell: never a success."""
