@@ -1,9 +1,10 @@
 """Workflows: graphs that ask models for code, have it executed, and decide what to do with what they learn."""
 
-from orchestrator.workflows.artifacts import Artifacts, encode, load, load_files, save, save_files
+from orchestrator.workflows.artifacts import Artifacts, load, load_files, overlay, save, save_files
 from orchestrator.workflows.codegen import NAME as CODEGEN
-from orchestrator.workflows.codegen import Graph, build, conclude, run
+from orchestrator.workflows.codegen import break_off, build, conclude
 from orchestrator.workflows.context import CodegenContext, Models
+from orchestrator.workflows.driving import Drained, Finished, Paused, Question, drive
 from orchestrator.workflows.events import (
     AttemptFinished,
     ExecutionFinished,
@@ -14,21 +15,32 @@ from orchestrator.workflows.events import (
     RouteDecision,
     WorkflowEvent,
 )
+from orchestrator.workflows.graph_types import Graph
+from orchestrator.workflows.plain import Plain, as_plain, canonical, decode, encode
 from orchestrator.workflows.spec import CODER, DEFAULT_PATH, CodegenTask, RunOptions, RunSpec
 from orchestrator.workflows.state import RECORDS, Attempt, Conclusion, Outcome, Progress, Stop, Strategy, Verdict
+from orchestrator.workflows.tape import STEP, Codec, Effect, Request, Step, Tape, Untaped, since
+from orchestrator.workflows.templates import check_prompt
+from orchestrator.workflows.workflow import WORKFLOWS, Workflow
 
 __all__ = [
     "CODEGEN",
     "CODER",
     "DEFAULT_PATH",
     "RECORDS",
+    "STEP",
+    "WORKFLOWS",
     "Artifacts",
     "Attempt",
     "AttemptFinished",
+    "Codec",
     "CodegenContext",
     "CodegenTask",
     "Conclusion",
+    "Drained",
+    "Effect",
     "ExecutionFinished",
+    "Finished",
     "Graph",
     "ModelReplied",
     "ModelTokens",
@@ -36,20 +48,35 @@ __all__ = [
     "NodeFinished",
     "NodeStarted",
     "Outcome",
+    "Paused",
+    "Plain",
     "Progress",
+    "Question",
+    "Request",
     "RouteDecision",
     "RunOptions",
     "RunSpec",
+    "Step",
     "Stop",
     "Strategy",
+    "Tape",
+    "Untaped",
     "Verdict",
+    "Workflow",
     "WorkflowEvent",
+    "as_plain",
+    "break_off",
     "build",
+    "canonical",
+    "check_prompt",
     "conclude",
+    "decode",
+    "drive",
     "encode",
     "load",
     "load_files",
-    "run",
+    "overlay",
     "save",
     "save_files",
+    "since",
 ]

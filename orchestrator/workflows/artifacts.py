@@ -4,13 +4,13 @@ The encoding is canonical, so equal file sets have equal names whoever made them
 Where the bytes lie is the business of whoever implements `Artifacts`.
 """
 
-import json
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.errors import ArtifactMissing
+from orchestrator.workflows.plain import decode, encode
 from orchestrator.workflows.sandbox import File
 
 T = TypeVar("T")
@@ -28,21 +28,6 @@ class Artifacts(Protocol):
         ...
 
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}  # making one takes milliseconds
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
-
-
-def encode(kind: type[T], value: T) -> bytes:
-    """A dataclass as canonical JSON."""
-    plain = _adapter(kind).dump_python(value, mode="json")
-    return json.dumps(plain, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
-
-
 async def save(store: Artifacts, kind: type[T], value: T) -> str:
     """Keeps a dataclass and gives back its name."""
     return await store.put(encode(kind, value))
@@ -56,7 +41,7 @@ async def load(store: Artifacts, kind: type[T], name: str) -> T:
     """
     content = await store.get(name)
     try:
-        return _adapter(kind).validate_json(content)
+        return decode(kind, content)
     except ValidationError as error:
         raise ArtifactMissing(f"artifact {name} holds no {kind}") from error
 

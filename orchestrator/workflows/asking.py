@@ -7,10 +7,9 @@ was tried before.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import PurePosixPath
 
-from orchestrator.errors import ArtifactError, TemplateError
+from orchestrator.errors import ArtifactError, OutOfTime, TemplateError
 from orchestrator.models import (
     CallOptions,
     ContextTooLong,
@@ -20,12 +19,14 @@ from orchestrator.models import (
     Reply,
     extract_code,
 )
+from orchestrator.workflows.answers import MODEL, OWNER
 from orchestrator.workflows.artifacts import load_files, overlay, save_files
 from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.conversation import compose, load_base, prompt_budget
 from orchestrator.workflows.events import ModelReplied
 from orchestrator.workflows.failures import one_line
 from orchestrator.workflows.interface import required_names
+from orchestrator.workflows.plain import as_plain, clean_text
 from orchestrator.workflows.sandbox import File
 from orchestrator.workflows.spec import CODER, CodegenTask
 from orchestrator.workflows.state import (
@@ -38,6 +39,7 @@ from orchestrator.workflows.state import (
     Stop,
     Verdict,
 )
+from orchestrator.workflows.tape import STEP, Effect, Request
 
 WARM_TEMPERATURE = 0.8  # another sample must differ from the last; at 0.2 small models repeat themselves
 MOST_FILES, MOST_BYTES = 64, 1024 * 1024  # of a whole solution, as of a request's files: a result fits one message
@@ -47,24 +49,39 @@ _MAX_PATH_BYTES, _MAX_PART_BYTES = 1024, 255  # the sandbox's own limits
 async def ask(state: CodegenState, context: CodegenContext) -> CodegenState:
     """Asks the model for what the plan says, and takes the code from its reply."""
     plan = state["plan"]
-    if (stop := context.limit_met(f"before attempt {plan.number}", spends_tokens=True)) is not None:
+    if (stop := await context.limit_met(f"before attempt {plan.number}", spends_tokens=True)) is not None:
         return {"stop": stop, "draft": None}
-    loop = asyncio.get_running_loop()
-    started = loop.time()
     options = call_options(plan, context)
     try:
         messages = await _prompt(plan, context, options)
-        async with asyncio.timeout(context.remaining()) as limit:
-            reply = await context.models.complete(CODER, messages, options=options, on_delta=_listener(plan, context))
+        reply = await _reply(messages, options, plan, context)
     except ModelError as error:
-        return _broken(plan, error, loop.time() - started)
+        return _broken(plan, error)
     except (TemplateError, ArtifactError) as error:
-        return {"stop": Stop(Outcome.ERROR, str(error)), "draft": None}
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        return _late(plan, context, loop.time() - started)
-    return await _take(reply, plan, context, loop.time() - started)
+        stop = Stop(Outcome.ERROR, one_line(str(error)))
+        return {"attempts": [_without_code(plan, Verdict.ERROR, stop.reason)], "stop": stop, "draft": None}
+    except OutOfTime as error:
+        stop = Stop(Outcome.BUDGET_EXHAUSTED, str(error))
+        return {"attempts": [_without_code(plan, Verdict.STOPPED, stop.reason)], "stop": stop, "draft": None}
+    return await _take(reply, plan, context)
+
+
+async def _reply(messages: Sequence[Message], options: CallOptions, plan: Plan, context: CodegenContext) -> Reply:
+    content = {
+        "role": CODER,
+        "messages": as_plain(tuple[Message, ...], tuple(messages)),
+        "options": as_plain(CallOptions, options),
+    }
+
+    async def call() -> Reply:
+        return await context.models.complete(CODER, messages, options=options, on_delta=_listener(plan, context))
+
+    async def live() -> Reply:
+        return await context.within_time(call, "while the model answered")
+
+    reply = await context.tape.take(Request(Effect.MODEL, content), live, MODEL)
+    STEP.get().usage = reply.usage
+    return reply
 
 
 def call_options(plan: Plan, context: CodegenContext) -> CallOptions:
@@ -83,39 +100,34 @@ async def _prompt(plan: Plan, context: CodegenContext, options: CallOptions) -> 
     attempt = context.progress.find(plan.base) if plan.base else None
     base = await load_base(attempt, context) if attempt is not None else None
     room = prompt_budget(context, options.max_output_tokens or context.models.spec(CODER).max_output_tokens)
-    return compose(plan, context.task, base, room)
+    return compose(plan, context.task, base, room, context.prompts)
 
 
 def _listener(plan: Plan, context: CodegenContext) -> Callable[[str], None] | None:
     send = context.emit_tokens
     if send is None:
         return None
-    return lambda text: send(plan.number, text)
+    return lambda text: send(plan.number, clean_text(text))
 
 
-def _broken(plan: Plan, error: ModelError, elapsed: float) -> CodegenState:
+def _broken(plan: Plan, error: ModelError) -> CodegenState:
     what = "the task does not fit the model" if isinstance(error, ContextTooLong) else "the model could not be used"
     reason = one_line(f"{what}: {error}")
-    attempt = _without_code(plan, Verdict.ERROR, reason, elapsed)
+    STEP.get().usage = error.usage
     return {
-        "attempts": [replace(attempt, usage=error.usage)],
+        "attempts": [replace(_without_code(plan, Verdict.ERROR, reason), usage=error.usage)],
         "usage": error.usage,
         "stop": Stop(Outcome.ERROR, reason),
         "draft": None,
     }
 
 
-def _late(plan: Plan, context: CodegenContext, elapsed: float) -> CodegenState:
-    stop = context.out_of_time("while the model answered")
-    return {"attempts": [_without_code(plan, Verdict.STOPPED, stop.reason, elapsed)], "stop": stop, "draft": None}
-
-
-def _without_code(plan: Plan, verdict: Verdict, summary: str, elapsed: float) -> Attempt:
-    spent = timedelta(seconds=elapsed)
+def _without_code(plan: Plan, verdict: Verdict, summary: str) -> Attempt:
+    spent = STEP.get().elapsed
     return Attempt(plan.number, plan.strategy, verdict, base=plan.base, summary=summary, duration=spent)
 
 
-async def _take(reply: Reply, plan: Plan, context: CodegenContext, elapsed: float) -> CodegenState:
+async def _take(reply: Reply, plan: Plan, context: CodegenContext) -> CodegenState:
     """Makes a draft of the reply's code, or an attempt that says why there is none."""
     files, fault = await asyncio.to_thread(read_code, reply, context.task)  # parsing may take a second
     whole = () if fault else overlay(await _below(plan, context), files)
@@ -125,19 +137,35 @@ async def _take(reply: Reply, plan: Plan, context: CodegenContext, elapsed: floa
     found: CodegenState = {"usage": reply.usage, "draft": None}
     if fault:
         attempt = replace(
-            _without_code(plan, Verdict.UNUSABLE, one_line(fault), elapsed),
+            _without_code(plan, Verdict.UNUSABLE, one_line(fault)),
             truncated=reply.finish_reason == "length",
-            fingerprint=f"unusable: {fault}",
+            fingerprint=f"unusable: {one_line(fault)}",
             usage=reply.usage,
         )
         return {**found, "attempts": [attempt]}
     code_hash = await save_files(context.artifacts, whole)
-    if (owner := context.progress.claim(code_hash, plan.number)) != plan.number:
+    if (owner := await _owner(code_hash, plan, context)) != plan.number:
         summary = f"the same code as attempt {owner}, not executed again"
-        attempt = _without_code(plan, Verdict.DUPLICATE, summary, elapsed)
+        attempt = _without_code(plan, Verdict.DUPLICATE, summary)
         return {**found, "attempts": [replace(attempt, code_hash=code_hash, usage=reply.usage)]}
-    spent = timedelta(seconds=elapsed)
-    return {**found, "draft": Draft(plan.number, plan.strategy, plan.base, code_hash, spent, reply.usage)}
+    draft = Draft(plan.number, plan.strategy, plan.base, code_hash, STEP.get().elapsed, reply.usage)
+    return {**found, "draft": draft}
+
+
+async def _owner(code_hash: str, plan: Plan, context: CodegenContext) -> int:
+    """Number of the attempt that has this code to execute; the others with the same are duplicates of it.
+
+    Which of several candidates was first is chance, so the winner's claim is written down, too: begun again after a
+    crash in another order, each would else take another one for the first, and none be executed.
+    """
+    first = context.progress.claim(code_hash, plan.number)
+    races = context.options.candidates > 1 and not plan.base
+    told = first if races or first != plan.number else None
+    owner = await context.tape.decided(Effect.RACE, told, OWNER)
+    if owner is None:
+        return plan.number
+    context.progress.give(code_hash, owner)
+    return owner
 
 
 async def _below(plan: Plan, context: CodegenContext) -> Iterable[File]:

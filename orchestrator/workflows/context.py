@@ -1,17 +1,22 @@
 """What a `codegen` node works with: the task, the limits, and the parts it may call, by LangGraph's runtime context."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from orchestrator.errors import OutOfTime
 from orchestrator.models import CallOptions, Message, ModelSpec, Reply
+from orchestrator.workflows.answers import LIMIT
 from orchestrator.workflows.artifacts import Artifacts
 from orchestrator.workflows.events import WorkflowEvent
 from orchestrator.workflows.sandbox import Sandbox
 from orchestrator.workflows.spec import CODER, CodegenTask, RunOptions
 from orchestrator.workflows.state import Outcome, Progress, Stop
+from orchestrator.workflows.tape import Effect, Tape, Untaped
+
+T = TypeVar("T")
 
 
 class Models(Protocol):
@@ -47,6 +52,10 @@ class Race:
             self.won.set()
 
 
+async def _keeps_nothing() -> None:
+    """For a run whose events nobody writes down."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodegenContext:
     """Everything a node needs beside the state.
@@ -59,6 +68,9 @@ class CodegenContext:
         progress: the run so far, shared by all nodes of the run.
         run_id: names the run's steps to the sandbox; empty: nothing does.
         tenant: who takes turns with other tenants at the sandbox; may be empty.
+        tape: where whatever comes from outside is taken from.
+        prompts: text in the place of prompt files, by their name.
+        flush: returns when all that was emitted is written down; called before a step is over.
     """
 
     task: CodegenTask
@@ -74,6 +86,9 @@ class CodegenContext:
     race: Race = field(default_factory=Race)
     run_id: str = ""
     tenant: str = ""
+    tape: Tape = field(default_factory=Untaped)
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    flush: Callable[[], Awaitable[None]] = _keeps_nothing
 
     def remaining(self) -> float:
         """Seconds left to the run; never negative."""
@@ -88,12 +103,22 @@ class CodegenContext:
         seconds = self.options.timeout.total_seconds()
         return Stop(Outcome.BUDGET_EXHAUSTED, f"the run's time of {seconds:g} s was used up {doing}")
 
-    def limit_met(self, doing: str, *, spends_tokens: bool) -> Stop | None:
+    async def within_time(self, live: Callable[[], Awaitable[T]], doing: str) -> T:
+        """The live answer, if it comes before the run's time is up. Raises OutOfTime."""
+        try:
+            async with asyncio.timeout(self.remaining()) as limit:
+                return await live()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise OutOfTime(self.out_of_time(doing).reason) from error
+
+    async def limit_met(self, doing: str, *, spends_tokens: bool) -> Stop | None:
         """Checks the limits of time and tokens; called before each model call and each execution."""
+        met = None
+        budget, used = self.options.token_budget, self.progress.tokens
         if self.remaining() <= 0:
-            return self.out_of_time(doing)
-        budget = self.options.token_budget
-        if spends_tokens and budget and self.progress.tokens >= budget:
-            used = self.progress.tokens
-            return Stop(Outcome.BUDGET_EXHAUSTED, f"the token budget of {budget} was used up ({used} tokens) {doing}")
-        return None
+            met = self.out_of_time(doing)
+        elif spends_tokens and budget and used >= budget:
+            met = Stop(Outcome.BUDGET_EXHAUSTED, f"the token budget of {budget} was used up ({used} tokens) {doing}")
+        return await self.tape.decided(Effect.LIMIT, met, LIMIT)

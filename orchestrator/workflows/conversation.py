@@ -5,7 +5,7 @@ than with a log.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -17,9 +17,10 @@ from orchestrator.workflows.interface import required_names, test_source
 from orchestrator.workflows.sandbox import Comparison, Execution, Failure, File, TestCase, TestReport
 from orchestrator.workflows.spec import CODER, CodegenTask
 from orchestrator.workflows.state import BUILDS_ON_BASE, Attempt, Plan, Strategy
-from orchestrator.workflows.templates import Part, fenced, fit, template
+from orchestrator.workflows.templates import Part, fenced, fit, template_of
 
 FAILURES_SHOWN = 3
+_OWN_PROMPTS: Mapping[str, str] = {}
 _TRACEBACK_LINES = 16
 _TRACEBACK_CHARS = 1600
 _MESSAGE_CHARS = 1200
@@ -47,7 +48,9 @@ async def load_base(attempt: Attempt, context: CodegenContext) -> Base:
     return Base(await load_files(store, attempt.code_hash), report, execution)
 
 
-def compose(plan: Plan, task: CodegenTask, base: Base | None, budget_tokens: int) -> tuple[Message, ...]:
+def compose(
+    plan: Plan, task: CodegenTask, base: Base | None, budget_tokens: int, prompts: Mapping[str, str] = _OWN_PROMPTS
+) -> tuple[Message, ...]:
     """The prompt for a plan, in at most about `budget_tokens`.
 
     Args:
@@ -55,12 +58,13 @@ def compose(plan: Plan, task: CodegenTask, base: Base | None, budget_tokens: int
         task: the run's task.
         base: the attempt that `plan.base` names.
         budget_tokens: room for the whole prompt.
+        prompts: text in the place of prompt files, by their name.
 
     Raises:
         ContextTooLong: the task and the latest failure alone do not fit.
     """
-    prompt = template(_template_name(plan.strategy, base))
-    system = template("system").render()
+    prompt = template_of(_template_name(plan.strategy, base), prompts)
+    system = template_of("system", prompts).render()
     fixed = {"path": task.solution_path}
     room = budget_tokens - estimate_tokens(system) - estimate_tokens(prompt.text)
     kept = fit([part for part in _parts(plan, task, base) if part.slot in prompt.slots], room)

@@ -1,6 +1,7 @@
 """What a workflow tells while it runs. The run's event log numbers and keeps these; the workflow only says them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from orchestrator.models import Usage
@@ -10,20 +11,31 @@ from orchestrator.workflows.state import Attempt
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """A node of the graph began; attempt zero: it works on none."""
+    """A node of the graph began; attempt zero: it works on none. `step_id` is the same when it is begun again."""
 
     node: str
     attempt: int
+    step_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFinished:
-    """A node of the graph ended; `error` is empty where nothing went wrong."""
+    """A node of the graph ended; `error` is empty where nothing went wrong.
+
+    Attributes:
+        input_bytes: size of each field of the state that it was given, as JSON.
+        output_previews: each field that it returned, with the beginning of its value as JSON.
+        usage: what its model calls used.
+    """
 
     node: str
     attempt: int
     duration: timedelta
     error: str = ""
+    step_id: str = ""
+    input_bytes: Mapping[str, int] = field(default_factory=dict)
+    output_previews: Mapping[str, str] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from orchestrator.workflows.plain import clean_text
 from orchestrator.workflows.sandbox import (
     FAILING,
     Execution,
@@ -93,8 +94,8 @@ def last_line(text: str) -> str:
 
 
 def one_line(text: str, limit: int = SUMMARY_CHARS) -> str:
-    """The text on one line of at most `limit` characters."""
-    flat = " ".join(text.split())
+    """The text on one line of at most `limit` characters, fit to be kept anywhere."""
+    flat = " ".join(clean_text(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 

@@ -123,7 +123,10 @@ def next_base(situation: Situation) -> int:
 
 def decide(situation: Situation) -> Decision:
     """The next step, or the end. `situation.base` is the base already chosen by `next_base`."""
-    if (stop := _end(situation)) is not None:
+    stop = _end(situation)
+    if stop is None and not situation.attempts:
+        stop = Stop(Outcome.ERROR, "there is no attempt to go on from")
+    if stop is not None:
         return Decision(FINALIZE, stop.reason, stop=stop)
     strategy, reason = _strategy(situation)
     if strategy is None:

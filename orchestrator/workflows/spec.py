@@ -47,6 +47,10 @@ class RunOptions:
         environment: sandbox environment; empty: its default.
         limits: limits of each execution.
         omit_tokens: leave model tokens out of the events.
+        interrupt_before: nodes before which the run waits; "*": before each.
+        interrupt_after: nodes after which it waits; "*": after each.
+        prompts: text in the place of prompt files, by their name.
+        priority: of the waiting runs of one tenant, lower ones go first.
     """
 
     max_attempts: int = 4
@@ -57,6 +61,10 @@ class RunOptions:
     environment: str = ""
     limits: Limits = field(default_factory=Limits)
     omit_tokens: bool = False
+    interrupt_before: tuple[str, ...] = ()
+    interrupt_after: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

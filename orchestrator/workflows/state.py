@@ -4,13 +4,14 @@ Records hold ids, counters, hashes and one-line summaries; code, reports and out
 the hashes here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, TypedDict
 
 from orchestrator.models import Usage
+from orchestrator.workflows.plain import GREATEST_INT
 from orchestrator.workflows.sandbox import ExecutionStatus, ReportOutcome
 
 
@@ -154,13 +155,10 @@ def merge_attempts(known: list[Attempt], new: list[Attempt]) -> list[Attempt]:
 
 
 def add_usage(known: Usage, new: Usage) -> Usage:
-    """Reducer: what was spent, in all."""
-    return known + new
-
-
-def add_times(known: Mapping[str, timedelta], new: Mapping[str, timedelta]) -> dict[str, timedelta]:
-    """Reducer: time by node, in all."""
-    return {name: known.get(name, timedelta()) + new.get(name, timedelta()) for name in [*known, *(new.keys() - known)]}
+    """Reducer: what was spent, in all; never over 64 bits, whatever an endpoint says."""
+    total = known + new
+    counts = (total.model_calls, total.input_tokens, total.output_tokens)
+    return Usage(*(min(count, GREATEST_INT) for count in counts))
 
 
 class CodegenState(TypedDict, total=False):
@@ -168,8 +166,8 @@ class CodegenState(TypedDict, total=False):
 
     attempts: Annotated[list[Attempt], merge_attempts]
     usage: Annotated[Usage, add_usage]
-    node_time: Annotated[dict[str, timedelta], add_times]
     base: int
+    candidates: int
     plan: Plan
     draft: Draft | None
     stop: Stop | None
@@ -191,10 +189,12 @@ class Progress:
     """
 
     def __init__(self, attempts: Iterable[Attempt] = ()) -> None:
-        self.attempts: list[Attempt] = list(attempts)
+        self.attempts: list[Attempt] = []
         self.usage = Usage()
-        self.node_time: dict[str, timedelta] = {}
-        self._claims = {attempt.code_hash: attempt.number for attempt in self.attempts if attempt.code_hash}
+        self.drafts: dict[int, Draft] = {}  # code that has no verdict yet, by the number of its attempt
+        self.executing: set[int] = set()  # of those: what was given to the sandbox
+        self._claims: dict[str, int] = {}
+        self.apply({"attempts": list(attempts)})
 
     @property
     def tokens(self) -> int:
@@ -202,24 +202,53 @@ class Progress:
         return self.usage.input_tokens + self.usage.output_tokens
 
     def apply(self, fragment: CodegenState) -> list[Attempt]:
-        """Folds in what a node returned, and gives back the attempts that are new."""
+        """Folds in what a node returned, or a whole state, and gives back the attempts that are new."""
         seen = {attempt.number for attempt in self.attempts}
         new = [attempt for attempt in fragment.get("attempts", []) if attempt.number not in seen]
         self.attempts = merge_attempts(self.attempts, new)
-        self.usage += fragment.get("usage", Usage())
+        self.usage = add_usage(self.usage, fragment.get("usage", Usage()))
+        for attempt in new:
+            self.drafts.pop(attempt.number, None)
+            if attempt.code_hash and attempt.verdict is not Verdict.DUPLICATE:
+                self.claim(attempt.code_hash, attempt.number)
+        if (draft := fragment.get("draft")) is not None:
+            self.drafts[draft.number] = draft
+            self.claim(draft.code_hash, draft.number)
         return new
 
-    def add_time(self, node: str, elapsed: timedelta) -> None:
-        """Counts time spent in a node."""
-        self.node_time = add_times(self.node_time, {node: elapsed})
+    def close(self, why: str) -> list[Attempt]:
+        """Ends a run that was broken off: code without a verdict counts as stopped. Gives back those attempts."""
+        left = []
+        for draft in self.drafts.values():
+            when = "while the code was executed" if draft.number in self.executing else "before the code was executed"
+            left.append(unexecuted(draft, Verdict.STOPPED, f"{why} {when}"))
+        return self.apply({"attempts": left})
 
     def claim(self, code_hash: str, number: int) -> int:
         """Reserves code for an attempt; gives back the number of the attempt that has it."""
         return self._claims.setdefault(code_hash, number)
 
+    def give(self, code_hash: str, number: int) -> None:
+        """Lets an attempt have code, whoever reserved it."""
+        self._claims[code_hash] = number
+
     def find(self, number: int) -> Attempt | None:
         """The attempt with this number."""
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
+
+
+def unexecuted(draft: Draft, verdict: Verdict, reason: str, elapsed: timedelta = timedelta()) -> Attempt:
+    """An attempt whose code has no verdict of its own."""
+    return Attempt(
+        draft.number,
+        draft.strategy,
+        verdict,
+        base=draft.base,
+        code_hash=draft.code_hash,
+        summary=reason,
+        duration=draft.spent + elapsed,
+        usage=draft.usage,
+    )
 
 
 _RANK = {Verdict.PASSED: 3, Verdict.UNVERIFIED: 2, Verdict.FAILED: 1}

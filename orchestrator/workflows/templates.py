@@ -4,7 +4,7 @@ Also the budget of a prompt: parts are kept or left out whole, the most needed f
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -57,6 +57,30 @@ def template(name: str) -> Template:
     if wrong := sorted(slot for slot in found.slots if not _NAME.fullmatch(slot)):
         raise TemplateError(f"prompt {name}: {wrong[0]!r} is no name of a slot")
     return found
+
+
+def template_of(name: str, prompts: Mapping[str, str]) -> Template:
+    """The prompt of that name: the text given for it, or else the file. Raises TemplateError."""
+    return Template(name, prompts[name]) if name in prompts else template(name)
+
+
+def prompt_names() -> tuple[str, ...]:
+    """Names of all prompt files."""
+    folder = files("orchestrator.workflows") / "prompts"
+    return tuple(sorted(file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")))
+
+
+def check_prompt(name: str, text: str) -> str:
+    """What is wrong with a text that is to stand in the place of a prompt file, in a sentence; empty: nothing."""
+    if name not in prompt_names():
+        return f"there is no prompt {name[:80]!r}; there are {', '.join(prompt_names())}"
+    if not text.strip():
+        return "must not be empty"
+    wanted, found = template(name).slots, Template(name, text).slots
+    if wanted != found:
+        shown = [", ".join(f"{{{{{slot}}}}}" for slot in sorted(slots)) or "none" for slots in (wanted, found)]
+        return f"must use the slots {shown[0]}, each, and uses {shown[1]}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from orchestrator.errors import ArtifactError, SandboxBusy, SandboxError, SandboxUnavailable
-from orchestrator.workflows.artifacts import FileSet, load, load_files, save
+from orchestrator.errors import ArtifactError, OutOfTime, SandboxBusy, SandboxError, SandboxUnavailable
+from orchestrator.workflows.answers import SANDBOX, Ran
+from orchestrator.workflows.artifacts import FileSet, load, load_files, save, save_files
 from orchestrator.workflows.checking import check_run
 from orchestrator.workflows.context import CodegenContext
-from orchestrator.workflows.events import AttemptFinished, ExecutionFinished
+from orchestrator.workflows.events import ExecutionFinished
 from orchestrator.workflows.failures import (
     error_count,
     fingerprint,
@@ -25,22 +26,34 @@ from orchestrator.workflows.failures import (
     regressions,
     summary,
 )
+from orchestrator.workflows.plain import as_plain
 from orchestrator.workflows.sandbox import (
     Caller,
     Execution,
     ExecutionStatus,
+    File,
+    Limits,
     ProgramJob,
     ReportOutcome,
     TestJob,
     TestReport,
 )
-from orchestrator.workflows.state import BUILDS_ON_BASE, Attempt, CodegenState, Draft, Outcome, Stop, Verdict
+from orchestrator.workflows.state import (
+    BUILDS_ON_BASE,
+    Attempt,
+    CodegenState,
+    Draft,
+    Outcome,
+    Stop,
+    Verdict,
+    unexecuted,
+)
+from orchestrator.workflows.tape import STEP, Effect, Request
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds between two tries, doubled each time
 _DEADLINE_MARGIN = timedelta(seconds=1)  # the run's own clock must end a call before the call's deadline does
 
 T = TypeVar("T")
-Ran = tuple[TestReport | None, Execution]
 
 
 async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
@@ -48,55 +61,43 @@ async def execute(state: CodegenState, context: CodegenContext) -> CodegenState:
     draft = state.get("draft")
     if draft is None:  # routes lead here with a draft alone
         return {}
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    stop = context.limit_met(f"before attempt {draft.number} was executed", spends_tokens=False)
+    stop = await context.limit_met(f"before attempt {draft.number} was executed", spends_tokens=False)
     if stop is None:
         try:
-            files = await load_files(context.artifacts, draft.code_hash)
-            async with asyncio.timeout(context.remaining()) as limit:
-                job = _job(files, context, draft.number)  # one job for all tries: its step runs once
-                report, execution = await _patiently(context, job)
-            return {"draft": None, "attempts": [await _judge(draft, report, execution, context, loop.time() - started)]}
-        except asyncio.CancelledError:
-            _keep(draft, context, loop.time() - started)
-            raise
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            stop = context.out_of_time("while the code was executed")
+            report, execution = await _ran(draft, context)
+            return {"draft": None, "attempts": [await _judge(draft, report, execution, context)]}
+        except OutOfTime as error:
+            stop = Stop(Outcome.BUDGET_EXHAUSTED, str(error))
         except SandboxBusy as error:
-            stop = Stop(
-                Outcome.BUDGET_EXHAUSTED,
-                one_line(f"{context.out_of_time('while the sandbox was busy').reason}: {error}"),
-            )
+            late = context.out_of_time("while the sandbox was busy")
+            stop = Stop(Outcome.BUDGET_EXHAUSTED, one_line(f"{late.reason}: {error}"))
         except (SandboxError, ArtifactError) as error:
             stop = Stop(Outcome.ERROR, one_line(f"the sandbox could not be used: {error}"))
     verdict = Verdict.ERROR if stop.outcome is Outcome.ERROR else Verdict.STOPPED
-    attempt = unexecuted(draft, verdict, stop.reason, loop.time() - started)
+    attempt = unexecuted(draft, verdict, stop.reason, STEP.get().elapsed)
     return {"draft": None, "attempts": [attempt], "stop": stop}
 
 
-def _keep(draft: Draft, context: CodegenContext, elapsed: float) -> None:
-    """Records a draft whose execution is cancelled: a node that is broken off returns nothing, and its code counts."""
-    winner = context.race.winner
-    reason = f"stopped: attempt {winner} passed first" if winner else "cancelled while the code was executed"
-    for attempt in context.progress.apply({"attempts": [unexecuted(draft, Verdict.STOPPED, reason, elapsed)]}):
-        context.emit(AttemptFinished(attempt))
+async def _ran(draft: Draft, context: CodegenContext) -> Ran:
+    """What came of the draft's job. Its files and tests are kept under the names that the request has for them."""
+    files = await load_files(context.artifacts, draft.code_hash)
+    task, options = context.task, context.options
+    check = (File("check", task.check_script.encode("utf-8", "replace")),) if task.check_script else ()
+    content = {
+        "files": draft.code_hash,
+        "tests": await save_files(context.artifacts, task.tests) if task.tests else "",
+        "check": await save_files(context.artifacts, check) if check else "",
+        "entry": "" if task.tests or check else task.solution_path,
+        "environment": options.environment,
+        "limits": as_plain(Limits, options.limits),
+    }
 
+    async def live() -> Ran:
+        job = _job(files, context, draft.number)  # one job for all tries: its step runs once
+        return await context.within_time(lambda: _patiently(context, job), "while the code was executed")
 
-def unexecuted(draft: Draft, verdict: Verdict, reason: str, elapsed: float = 0.0) -> Attempt:
-    """An attempt whose code has no verdict of its own."""
-    return Attempt(
-        draft.number,
-        draft.strategy,
-        verdict,
-        base=draft.base,
-        code_hash=draft.code_hash,
-        summary=reason,
-        duration=draft.spent + timedelta(seconds=elapsed),
-        usage=draft.usage,
-    )
+    context.progress.executing.add(draft.number)
+    return await context.tape.take(Request(Effect.SANDBOX, content), live, SANDBOX)
 
 
 def _job(files: FileSet, context: CodegenContext, number: int) -> Callable[[], Awaitable[Ran]]:
@@ -143,15 +144,13 @@ async def _patiently(context: CodegenContext, attempt: Callable[[], Awaitable[T]
         delay = min(2 * delay, _LONGEST_DELAY)
 
 
-async def _judge(
-    draft: Draft, report: TestReport | None, execution: Execution, context: CodegenContext, elapsed: float
-) -> Attempt:
+async def _judge(draft: Draft, report: TestReport | None, execution: Execution, context: CodegenContext) -> Attempt:
     context.emit(ExecutionFinished(draft.number, *for_event(execution, report)))
     verdict = verdict_of(report, execution, checked=bool(context.task.check_script))
     broken = await _regressions(draft, report, context)
     passed, errors = believed(report, execution)
     return replace(
-        unexecuted(draft, verdict, summary(report, execution), elapsed),
+        unexecuted(draft, verdict, summary(report, execution), STEP.get().elapsed),
         report_outcome=report.outcome if report is not None else None,
         execution_status=execution.status if report is None else None,
         tests_passed=passed,

@@ -19,7 +19,7 @@ from orchestrator.workflows.asking import (
 from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.sandbox import Execution, ExecutionStatus, File, ReportOutcome, TestOutcome, TestReport
 from orchestrator.workflows.spec import CodegenTask, RunOptions
-from orchestrator.workflows.state import Outcome, Plan, Progress, Verdict
+from orchestrator.workflows.state import Outcome, Plan, Progress, Stop, Verdict
 from orchestrator.workflows.verifying import believed, verdict_of
 
 TASK = CodegenTask(task="t", tests=(File("test_a.py", b"from solution import add"),))
@@ -154,5 +154,5 @@ def test_of_a_report_that_was_tampered_with_no_pass_is_believed(outcome):
 
 async def test_limits_say_what_was_used_up():
     spent = context(token_budget=10, timeout=timedelta(seconds=5))
-    assert spent.limit_met("now", spends_tokens=False).outcome is Outcome.BUDGET_EXHAUSTED
-    assert spent.limit_met("now", spends_tokens=False).reason == "the run's time of 5 s was used up now"
+    stop = await spent.limit_met("now", spends_tokens=False)
+    assert stop == Stop(Outcome.BUDGET_EXHAUSTED, "the run's time of 5 s was used up now")

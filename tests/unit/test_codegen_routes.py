@@ -52,6 +52,12 @@ def test_the_way_out_of_decide_is_its_decision():
     assert (way.target, way.reason) == ("repair", "because")
 
 
+def test_without_any_attempt_the_run_ends():
+    assert decide(Situation([], 4)).stop.outcome is Outcome.ERROR
+    limit = Stop(Outcome.BUDGET_EXHAUSTED, "late")
+    assert decide(Situation([], 4, limit=limit)).stop == limit
+
+
 def test_a_failed_draft_is_repaired():
     decision = next_step([attempt(1, DRAFT)])
     assert decision.target == "repair"

@@ -21,7 +21,6 @@ from orchestrator.workflows.state import (
     Stop,
     Strategy,
     Verdict,
-    add_times,
     best,
     merge_attempts,
 )
@@ -50,11 +49,6 @@ def test_the_newer_record_of_a_number_wins_and_neither_list_is_changed():
     known, new = [attempt(1)], [attempt(1, Verdict.PASSED)]
     assert merge_attempts(known, new)[0].verdict is Verdict.PASSED
     assert known[0].verdict is Verdict.FAILED
-
-
-def test_times_of_a_node_add_up():
-    second = timedelta(seconds=1)
-    assert add_times({"a": second}, {"a": second, "b": second}) == {"a": 2 * second, "b": second}
 
 
 def test_the_best_attempt_passed_the_most_tests_and_of_equals_is_later_with_fewer_errors():
@@ -96,6 +90,27 @@ def test_the_first_to_claim_code_has_it():
     assert progress.claim("new", 3) == 2
 
 
+def test_code_that_is_a_duplicate_belongs_to_whoever_had_it_first():
+    progress = Progress([attempt(2, Verdict.DUPLICATE, code_hash="same")])
+    assert progress.claim("same", 1) == 1
+
+
+def test_code_without_a_verdict_counts_as_stopped_when_the_run_is_broken_off():
+    progress = Progress()
+    progress.apply({"draft": Draft(1, Strategy.DRAFT, 0, "one", timedelta(seconds=2), Usage(1, 2, 3))})
+    progress.apply({"draft": Draft(2, Strategy.DRAFT, 0, "two", timedelta(), Usage())})
+    progress.executing.add(2)
+    progress.apply({"attempts": [attempt(3)]})
+    closed = progress.close("cancelled")
+    assert [(item.number, item.verdict, item.summary) for item in closed] == [
+        (1, Verdict.STOPPED, "cancelled before the code was executed"),
+        (2, Verdict.STOPPED, "cancelled while the code was executed"),
+    ]
+    assert (closed[0].duration, closed[0].usage) == (timedelta(seconds=2), Usage(1, 2, 3))
+    assert progress.close("cancelled") == []
+    assert best(progress.attempts).number == 3
+
+
 STATE = {
     "attempts": [
         replace(
@@ -107,7 +122,6 @@ STATE = {
     "plan": Plan(2, Strategy.FRESH, warm=True, note="näher"),
     "draft": Draft(1, Strategy.DRAFT, 0, "hash", timedelta(seconds=2), Usage()),
     "decision": Decision("finalize", "why", stop=Stop(Outcome.FAILED, "why")),
-    "node_time": {"generate": timedelta(seconds=3)},
 }
 
 

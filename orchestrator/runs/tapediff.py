@@ -1,0 +1,46 @@
+"""Says in words how a replay's request differs from the one on the tape."""
+
+import difflib
+import json
+from collections.abc import Mapping
+
+from orchestrator.workflows import Plain
+
+DETAIL_BYTES = 16 * 1024
+
+
+def difference(kind: str, before: Plain, after: Plain) -> tuple[str, str]:
+    """What differs, as "prompt", "parameters" or "sandbox job", and a unified diff of it, at most 16 KiB.
+
+    Args:
+        kind: of the answer that is asked for.
+        before: the request on the tape.
+        after: the replay's.
+    """
+    if kind != "model":
+        return "sandbox job", _diff(_lines(before), _lines(after))
+    old, new = _messages(before), _messages(after)
+    if old != new:
+        return "prompt", _diff(old, new)
+    return "parameters", _diff(_lines(_rest(before)), _lines(_rest(after)))
+
+
+def _rest(request: Plain) -> Plain:
+    return {name: value for name, value in request.items() if name != "messages"}
+
+
+def _messages(request: Mapping[str, Plain]) -> list[str]:
+    lines: list[str] = []
+    for message in request.get("messages", []):
+        lines += [f"[{message['role']}]", *message["text"].split("\n")]
+    return lines
+
+
+def _lines(value: Plain) -> list[str]:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).split("\n")
+
+
+def _diff(before: list[str], after: list[str]) -> str:
+    text = "\n".join(difflib.unified_diff(before, after, "original", "replay", lineterm=""))
+    text = text or "they differ in what was taken out of the tape as secret"
+    return text.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore")

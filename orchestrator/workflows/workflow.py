@@ -1,0 +1,93 @@
+"""What the rest of the service knows of a workflow: its name and nodes, how its state begins, is read and changed."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from orchestrator.workflows import codegen, routes
+from orchestrator.workflows.graph_types import Graph
+from orchestrator.workflows.spec import RunSpec
+from orchestrator.workflows.state import CodegenState, Draft, Plan, Progress
+from orchestrator.workflows.statejson import read_edit, read_state, state_json
+from orchestrator.workflows.templates import prompt_names
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A workflow.
+
+    Attributes:
+        version: of its graph; a run goes on only with the version that it began with.
+        nodes: names of its nodes, where a run can be stopped.
+        prompts: names of its prompt files.
+        build: makes the graph over a saver.
+        start: the graph's input for a request.
+        state_json: a state as canonical JSON.
+        read_state: the state back; raises pydantic.ValidationError.
+        read_edit: an edit as JSON, onto a state, as what a node would return; raises InvalidRun.
+        progress: the run so far, of a state and what steps returned that ended after it.
+        code_hash: files of the draft that waits for its execution, or of the newest attempt; empty: no code yet.
+        draft_hash: files of the draft that waits for its execution; empty: none waits.
+        with_draft: what a node would return that gives the waiting draft other files.
+    """
+
+    name: str
+    version: int
+    nodes: tuple[str, ...]
+    prompts: tuple[str, ...]
+    build: Callable[[BaseCheckpointSaver[Any] | None], Graph]
+    start: Callable[[RunSpec], CodegenState]
+    state_json: Callable[[Mapping[str, Any]], str]
+    read_state: Callable[[str], dict[str, Any]]
+    read_edit: Callable[[str, Mapping[str, Any]], CodegenState]
+    progress: Callable[[Mapping[str, Any], Iterable[Mapping[str, Any]]], Progress]
+    code_hash: Callable[[Mapping[str, Any]], str]
+    draft_hash: Callable[[Mapping[str, Any]], str]
+    with_draft: Callable[[Mapping[str, Any], str], CodegenState]
+
+
+def _start(spec: RunSpec) -> CodegenState:
+    return {"plan": Plan(), "candidates": spec.options.candidates}
+
+
+def _progress(values: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> Progress:
+    progress = Progress()
+    for fragment in (values, *results):
+        progress.apply(CodegenState(**fragment))  # type: ignore[typeddict-item]
+    return progress
+
+
+def _draft_hash(values: Mapping[str, Any]) -> str:
+    draft = values.get("draft")
+    return draft.code_hash if isinstance(draft, Draft) else ""
+
+
+def _code_hash(values: Mapping[str, Any]) -> str:
+    attempts = [attempt.code_hash for attempt in values.get("attempts", []) if attempt.code_hash]
+    return _draft_hash(values) or (attempts[-1] if attempts else "")
+
+
+def _with_draft(values: Mapping[str, Any], name: str) -> CodegenState:
+    draft: Draft = values["draft"]
+    return {"draft": replace(draft, code_hash=name)}
+
+
+CODEGEN_WORKFLOW = Workflow(
+    name=codegen.NAME,
+    version=codegen.VERSION,
+    nodes=(routes.GENERATE, routes.CANDIDATE, routes.EXECUTE, routes.DECIDE, routes.REPAIR, routes.FINALIZE),
+    prompts=prompt_names(),
+    build=codegen.build,
+    start=_start,
+    state_json=state_json,
+    read_state=read_state,
+    read_edit=read_edit,
+    progress=_progress,
+    code_hash=_code_hash,
+    draft_hash=_draft_hash,
+    with_draft=_with_draft,
+)
+
+WORKFLOWS: Mapping[str, Workflow] = {CODEGEN_WORKFLOW.name: CODEGEN_WORKFLOW}
