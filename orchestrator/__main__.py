@@ -21,6 +21,7 @@ from pathlib import Path
 from codemend.rpc import AddressError, configure_logging, describe_settings_error, write_ready_file
 from pydantic import ValidationError
 
+from orchestrator.errors import StoreError
 from orchestrator.server import serve
 from orchestrator.settings import PREFIX, Settings
 
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure_logging(settings.log_level)
     try:
         asyncio.run(serve(settings, lambda bound: write_ready_file(options.ready_file, bound)))
-    except (AddressError, OSError, sqlite3.Error, ValueError) as error:
+    except (AddressError, OSError, StoreError, sqlite3.Error, ValueError) as error:
         logger.critical("cannot serve: %s", error)
         return 1
     finally:

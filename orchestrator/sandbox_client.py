@@ -5,7 +5,7 @@ deadline, and a cancelled call is cancelled at the sandbox, which kills its job.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -55,8 +55,10 @@ Response = TypeVar("Response")
 class SandboxClient:
     """Implements the workflow's `Sandbox`. Make it inside the event loop and close it at the end."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, headers: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
+        """Connects at the first call; `headers` are asked for at each and go with it, such as a trace's."""
         self._address = address
+        self._headers = headers
         self._channel = open_channel(address)
         self._stub = sandbox_pb2_grpc.SandboxServiceStub(self._channel)
 
@@ -71,7 +73,7 @@ class SandboxClient:
         )
         request = sandbox_pb2.ExecuteRequest(program=program)
         request.idempotency_key = idempotency_key(caller, request)
-        seconds, metadata = _call_time(job.limits, deadline), _metadata(caller)
+        seconds, metadata = _call_time(job.limits, deadline), self._metadata(caller)
         response = await self._call(lambda: self._stub.Execute(request, timeout=seconds, metadata=metadata))
         return execution(response.result)
 
@@ -86,7 +88,7 @@ class SandboxClient:
             limits=limits_message(job.limits),
         )
         request.idempotency_key = idempotency_key(caller, request)
-        seconds, metadata = _call_time(job.limits, deadline), _metadata(caller)
+        seconds, metadata = _call_time(job.limits, deadline), self._metadata(caller)
         response = await self._call(lambda: self._stub.RunTests(request, timeout=seconds, metadata=metadata))
         return report(response.report), execution(response.execution)
 
@@ -95,6 +97,9 @@ class SandboxClient:
         request, seconds = sandbox_pb2.GetCapabilitiesRequest(), CAPABILITIES_TIME.total_seconds()
         response = await self._call(lambda: self._stub.GetCapabilities(request, timeout=seconds))
         return Capabilities(tuple(response.environments), limits(response.maximum_limits))
+
+    def _metadata(self, caller: Caller) -> list[tuple[str, str]]:
+        return [*([(TENANT_KEY, caller.tenant)] if caller.tenant else []), *self._headers()]
 
     async def close(self) -> None:
         """Closes the channel; calls at work are cancelled."""
@@ -150,10 +155,6 @@ def idempotency_key(caller: Caller, request: sandbox_pb2.ExecuteRequest | sandbo
         return ""
     named = f"{caller.step}\0".encode() + request.SerializeToString(deterministic=True)
     return f"{caller.step[:64]}.{hashlib.sha256(named).hexdigest()[:32]}"
-
-
-def _metadata(caller: Caller) -> list[tuple[str, str]]:
-    return [(TENANT_KEY, caller.tenant)] if caller.tenant else []
 
 
 def _files(files: Iterable[File]) -> list[sandbox_pb2.File]:

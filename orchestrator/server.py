@@ -7,23 +7,32 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from codemend.orchestrator.v1 import runs_pb2, runs_pb2_grpc
+from codemend.orchestrator.v1 import (
+    debug_pb2,
+    debug_pb2_grpc,
+    regression_pb2,
+    regression_pb2_grpc,
+    runs_pb2,
+    runs_pb2_grpc,
+)
 from codemend.rpc import CLEAN_UP_TIME, RpcServer, StopSignals, parse_address, serve_until_stopped
 
-from orchestrator.api import ERRORS, Defaults, RunServicer
+from orchestrator.api import ERRORS, DebugServicer, Defaults, RegressionServicer, RunServicer
 from orchestrator.models import EmbeddedModel, EmbeddedSettings, ModelGateway, ModelSpec
 from orchestrator.offers import Offers
-from orchestrator.runs import CodegenEngine, DirectoryStore, Policy, RunManager, housekeeping, open_saver
+from orchestrator.runs import Limits, Policy, Retention, RunParts, RunSettings, running_runs
 from orchestrator.sandbox_client import SandboxClient
 from orchestrator.settings import Settings
+from orchestrator.tracing import Traced, no_headers, open_tracing, trace_headers
 from orchestrator.workflows import CODER
 
 logger = logging.getLogger(__name__)
 
 SERVICE = runs_pb2.DESCRIPTOR.services_by_name["RunService"]
+DEBUG_SERVICE = debug_pb2.DESCRIPTOR.services_by_name["DebugService"]
+REGRESSION_SERVICE = regression_pb2.DESCRIPTOR.services_by_name["RegressionService"]
 SPARE_CALLS = 4096
 """Calls beside those that wait for runs: watchers, cancellations, health, and those on their way to a refusal."""
-LONGEST_RUN = timedelta(hours=24)
 EMBEDDED_CALL_TIME, EMBEDDED_IDLE_TIME = timedelta(hours=1), timedelta(minutes=5)
 """On a few busy cores a call takes minutes, and a retry would only add to that; the run's own time bounds it."""
 
@@ -32,8 +41,7 @@ EMBEDDED_CALL_TIME, EMBEDDED_IDLE_TIME = timedelta(hours=1), timedelta(minutes=5
 class Parts:
     """What serves runs."""
 
-    manager: RunManager
-    artifacts: DirectoryStore
+    runs: RunParts
     offers: Offers
 
 
@@ -47,7 +55,7 @@ async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: 
     Raises:
         AddressError: the address cannot be listened on.
         OSError: the data directory cannot be used.
-        sqlite3.Error: the checkpoints cannot be used.
+        StoreError: the database cannot be used.
         ValueError: the model's settings are wrong.
     """
     with StopSignals() as signals:
@@ -61,8 +69,8 @@ async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: 
                 await serve_until_stopped(
                     server,
                     signals,
-                    refuse=parts.manager.refuse,
-                    drained=lambda: parts.manager.drain(settings.grace),
+                    refuse=parts.runs.manager.refuse,
+                    drained=lambda: parts.runs.manager.drain(settings.grace),
                     grace=settings.grace + CLEAN_UP_TIME,  # runs are cancelled in time to tell their watchers
                 )
             finally:
@@ -72,36 +80,51 @@ async def serve(settings: Settings, on_ready: Callable[[str], None] = lambda _: 
 def make_server(parts: Parts, settings: Settings) -> RpcServer:
     """The gRPC server over started parts; it does not listen yet."""
     defaults = Defaults(max_attempts=settings.max_attempts, timeout=settings.timeout)
-    servicer = RunServicer(parts.manager, parts.artifacts, defaults, parts.offers.known)
+    servicer = RunServicer(parts.runs.manager, parts.runs.artifacts, defaults, parts.offers.known)
     calls = settings.max_concurrent_runs + settings.queue_size + SPARE_CALLS
     server = RpcServer(ERRORS, reflection=settings.reflection, maximum_calls=calls)
     server.add(SERVICE, lambda target: runs_pb2_grpc.add_RunServiceServicer_to_server(servicer, target))
+    debugger = DebugServicer(parts.runs)
+    server.add(DEBUG_SERVICE, lambda target: debug_pb2_grpc.add_DebugServiceServicer_to_server(debugger, target))
+    keeper = RegressionServicer(parts.runs, model_spec(settings))
+    server.add(
+        REGRESSION_SERVICE, lambda target: regression_pb2_grpc.add_RegressionServiceServicer_to_server(keeper, target)
+    )
     return server
 
 
 @contextlib.asynccontextmanager
 async def running_parts(settings: Settings) -> AsyncIterator[Parts]:
-    """The parts behind the servicer, started, and stopped in reverse order; runs still at work are cancelled."""
-    artifacts = DirectoryStore(settings.data_dir / "artifacts")
+    """The parts behind the servicers, started, and stopped in reverse order; runs still at work are handed back."""
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(artifacts.close)
-        saver = await stack.enter_async_context(open_saver(settings.data_dir / "checkpoints.sqlite"))
+        tracing = await stack.enter_async_context(open_tracing(content=settings.trace_content))
         gateway = await stack.enter_async_context(_models(settings))
-        sandbox = SandboxClient(settings.sandbox_address)
+        sandbox = SandboxClient(settings.sandbox_address, trace_headers if tracing is not None else no_headers)
         stack.push_async_callback(sandbox.close)
-        engine = CodegenEngine(
-            models=gateway,
-            sandbox=sandbox,
-            artifacts=artifacts,
-            saver=saver,
-            sandbox_patience=settings.sandbox_patience,
+        seen = tracing.wrap(gateway, sandbox) if tracing is not None else Traced(gateway, sandbox, None)
+        runs = await stack.enter_async_context(
+            running_runs(run_settings(settings), seen.models, seen.sandbox, seen.observer)
         )
-        policy = Policy(settings.max_concurrent_runs, settings.queue_size, settings.keep_runs, settings.keep_for)
-        manager = RunManager(engine, policy)
-        keep_for = settings.keep_for + LONGEST_RUN
-        await stack.enter_async_context(housekeeping(manager, saver, artifacts, keep_for=keep_for))
-        stack.push_async_callback(manager.drain, timedelta())
-        yield Parts(manager, artifacts, Offers(sandbox.capabilities))
+        yield Parts(runs, Offers(sandbox.capabilities))
+
+
+def run_settings(settings: Settings) -> RunSettings:
+    """What the settings say of runs."""
+    database_url = settings.database_url.get_secret_value()
+    return RunSettings(
+        data_dir=settings.data_dir,
+        database_url=database_url,
+        replica_id=settings.replica_id,
+        policy=Policy(settings.max_concurrent_runs, settings.queue_size, settings.tenant_queue_size),
+        limits=Limits(
+            running=settings.global_concurrent_runs,
+            tenant_running=settings.tenant_concurrent_runs,
+            tenant_starts=settings.tenant_runs_per_minute,
+        ),
+        retention=Retention(settings.keep_for, settings.keep_runs),
+        sandbox_patience=settings.sandbox_patience,
+        secrets=(settings.api_key.get_secret_value(), database_url),
+    )
 
 
 @contextlib.asynccontextmanager

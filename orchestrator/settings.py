@@ -1,6 +1,7 @@
 """Settings of the orchestrator: environment variables that begin with `CODEMEND_`, read here and nowhere else."""
 
 import os
+import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -75,15 +76,40 @@ class Settings(BaseSettings):
     embedded_threads: int = Field(0, ge=0, le=1024, description="Threads of the embedded model; 0: as many as cores.")
     cache_dir: Path = Field(default_factory=_cache_dir, description="Where the embedded model's weights lie.")
 
-    data_dir: Path = Field(default_factory=_data_dir, description="Where artifacts and checkpoints lie.")
+    data_dir: Path = Field(default_factory=_data_dir, description="Where runs are kept without a database URL.")
+    database_url: SecretStr = Field(
+        SecretStr(""), description="postgresql://… for several replicas; empty: SQLite files in the data directory."
+    )
+    replica_id: str = Field(
+        default_factory=socket.gethostname,
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="Name of this process among its replicas, the same when it is started again.",
+    )
     max_attempts: int = Field(4, ge=1, le=100, description="Attempts of a run that does not say how many.")
     timeout: Time = Field(timedelta(minutes=10), description="Time of a run that does not say how long.")
-    max_concurrent_runs: int = Field(32, ge=1, le=10_000, description="Runs at one time.")
+    max_concurrent_runs: int = Field(32, ge=1, le=10_000, description="Runs at one time in this process.")
+    global_concurrent_runs: int = Field(
+        0, ge=0, le=1_000_000, description="Runs at one time in all replicas; 0: no limit."
+    )
+    tenant_concurrent_runs: int = Field(
+        0, ge=0, le=1_000_000, description="Runs of one tenant at one time in all replicas; 0: no limit."
+    )
+    tenant_runs_per_minute: int = Field(
+        0, ge=0, le=1_000_000, description="Runs of one tenant begun in any minute; 0: no limit."
+    )
     queue_size: int = Field(1000, ge=0, le=1_000_000, description="Runs that may wait; the next one is refused.")
-    keep_runs: int = Field(10_000, ge=1, le=10_000_000, description="Ended runs that are remembered.")
-    keep_for: Time = Field(timedelta(hours=24), description="How long an ended run is remembered.")
-    grace: TimeOrNone = Field(timedelta(seconds=30), description="Time for runs at work to end after SIGTERM.")
+    tenant_queue_size: int = Field(0, ge=0, le=1_000_000, description="Runs of one tenant that may wait; 0: no limit.")
+    keep_runs: int = Field(10_000, ge=1, le=10_000_000, description="Ended runs that are kept.")
+    keep_for: Time = Field(timedelta(days=7), description="How long an ended run is kept.")
+    grace: TimeOrNone = Field(
+        timedelta(seconds=30), description="Time for runs to reach their next step after SIGTERM."
+    )
     reflection: bool = Field(default=True, description="Whether callers may ask for the contract by gRPC reflection.")
+    trace_content: bool = Field(
+        default=False, description="Whether prompts and replies go into traces, where those are sent."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level that is logged.")
 
     @model_validator(mode="after")

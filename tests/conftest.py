@@ -1,10 +1,14 @@
 """What tests of every kind share: where real data lies, and prerequisites that only CI insists on."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +25,32 @@ def data_folder() -> Path:
     folder = Path(os.environ.get("CODEMEND_DATA") or ROOT.parent / "shared" / "data")
     check_prerequisite(folder.is_dir(), f"no task sets at {folder}; CODEMEND_DATA names their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres(require) -> Iterator["PostgresServer"]:
+    """A real PostgreSQL of the session's own. No test stops it: `running_postgres` gives one that may be."""
+    from support.postgres import binaries, running_postgres  # noqa: PLC0415 - few tests need it
+
+    require(binaries(), "no PostgreSQL server: apt-get install --no-install-recommends postgresql")
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres) -> Iterator[str]:
+    """URL of an empty Postgres database."""
+    url = postgres.create()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request, tmp_path) -> str:
+    """URL of an empty database, once of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'runs.sqlite'}"
+    return request.getfixturevalue("postgres_url")
 
 
 def check_prerequisite(condition: object, reason: str) -> None:

@@ -1,5 +1,6 @@
 """Checks of single fields: each adds a violation, the field's path and a sentence with the limit; none raises."""
 
+import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,15 @@ class Checker:
             self.add(field, f"must have at most {characters} characters, not {len(value)}")
         if size_bytes and (size := len(value.encode())) > size_bytes:
             self.add(field, f"must have at most {size_bytes} bytes, not {size}")
+        return value
+
+    def json(self, field: str, value: str, *, size_bytes: int) -> str:
+        """A JSON text of at most so many UTF-8 bytes."""
+        self.text(field, value, size_bytes=size_bytes)
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self.add(field, f"must be JSON: {error}")
         return value
 
     def tenant(self, field: str, value: str) -> str:

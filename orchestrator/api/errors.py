@@ -19,6 +19,17 @@ RULES: dict[type[Exception], ErrorRule] = {
     errors.ServiceDraining: ErrorRule(
         grpc.StatusCode.UNAVAILABLE, "SERVICE_DRAINING", lambda error: retry_info(error.retry_after)
     ),
+    errors.WrongState: ErrorRule(grpc.StatusCode.FAILED_PRECONDITION, "WRONG_STATE"),
+    errors.GraphChanged: ErrorRule(grpc.StatusCode.FAILED_PRECONDITION, "GRAPH_CHANGED"),
+    errors.StaleCheckpoint: ErrorRule(grpc.StatusCode.ABORTED, "STALE_CHECKPOINT"),
+    errors.CaseNotFound: ErrorRule(
+        grpc.StatusCode.NOT_FOUND, "CASE_NOT_FOUND", lambda error: resource_info("case", error.case_id)
+    ),
+    errors.CaseNameTaken: ErrorRule(grpc.StatusCode.ALREADY_EXISTS, "CASE_NAME_TAKEN"),
+    errors.StoreUnavailable: ErrorRule(
+        grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE", lambda error: retry_info(error.retry_after)
+    ),
+    errors.StoreError: ErrorRule(grpc.StatusCode.INTERNAL, "STORE_FAILED"),
     errors.ArtifactError: ErrorRule(grpc.StatusCode.INTERNAL, "ARTIFACT_LOST"),
     errors.WorkflowError: ErrorRule(grpc.StatusCode.INTERNAL, "WORKFLOW_FAILED"),
 }

@@ -15,8 +15,8 @@ from codemend.orchestrator.v1 import runs_pb2_grpc as pb_grpc
 
 from orchestrator.api.checks import check_offered
 from orchestrator.api.translation import event_message, run_message
-from orchestrator.api.validation import TENANT_KEY, Defaults, read_cancel, read_run_id, read_spec, read_watch
-from orchestrator.runs import Run, RunManager
+from orchestrator.api.validation import TENANT_KEY, Defaults, read_cancel, read_list, read_run_id, read_spec, read_watch
+from orchestrator.runs import RunManager, RunRecord
 from orchestrator.workflows import Artifacts
 from orchestrator.workflows.sandbox import Capabilities
 
@@ -43,6 +43,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self._defaults = defaults
         self._offered = offered
         self._heartbeat = heartbeat
+        self._abandoned: set[asyncio.Task[RunRecord]] = set()
 
     async def CreateRun(  # noqa: N802 - the contract's name
         self,
@@ -59,7 +60,19 @@ class RunServicer(pb_grpc.RunServiceServicer):
         context: Context,  # noqa: ARG002 - it answers at once
     ) -> pb.GetRunResponse:
         """The run as it stands."""
-        return pb.GetRunResponse(run=await self._message(self._manager.get(read_run_id(request.run_id))))
+        return pb.GetRunResponse(run=await self._message(await self._manager.get(read_run_id(request.run_id))))
+
+    async def ListRuns(  # noqa: N802 - the contract's name
+        self,
+        request: pb.ListRunsRequest,
+        context: Context,
+    ) -> pb.ListRunsResponse:
+        """Runs of the caller's tenant, newest first."""
+        wanted = read_list(request, tenant_of(context))
+        records = await self._manager.list(wanted)
+        token = records[-1].run_id if len(records) == wanted.limit else ""
+        messages = [await run_message(record, self._artifacts, whole=False) for record in records]
+        return pb.ListRunsResponse(runs=messages, next_page_token=token)
 
     async def WatchRun(  # noqa: N802 - the contract's name
         self,
@@ -68,7 +81,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
     ) -> AsyncIterator[pb.WatchRunResponse]:
         """The run's events after a sequence number, and heartbeats, until it has ended."""
         run_id, after = read_watch(request)
-        events = self._manager.get(run_id).log.watch(after, heartbeat=self._heartbeat)
+        events = self._manager.watch(run_id, after, heartbeat=self._heartbeat)
         async with aclosing(events):
             async for event in events:
                 yield pb.WatchRunResponse(event=event_message(event) if event is not None else None)
@@ -90,25 +103,33 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Makes a run and waits for its end; without a request_id, the run ends with the call."""
         run = await self._create(request, context)
         try:
-            await run.ended.wait()
+            ended = await self._manager.wait_until(run.run_id)
         except asyncio.CancelledError:
             if not request.request_id:
-                self._manager.request_cancel(run.run_id, "its Generate call was cancelled or ran out of time")
+                self._abandon(run.run_id)
             raise
-        return pb.GenerateResponse(run=await self._message(run))
+        return pb.GenerateResponse(run=await self._message(ended))
 
-    async def _create(self, request: pb.CreateRunRequest | pb.GenerateRequest, context: Context) -> Run:
+    def _abandon(self, run_id: str) -> None:
+        """Ends a run whose caller has left; the call's own task is cancelled and cannot."""
+        reason = "its Generate call was cancelled or ran out of time"
+        task = asyncio.create_task(self._manager.request_cancel(run_id, reason), name=f"abandon {run_id}")
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    async def _create(self, request: pb.CreateRunRequest | pb.GenerateRequest, context: Context) -> RunRecord:
         """The run that is asked for. One that was made before is found whatever the sandbox offers by now."""
-        spec = read_spec(request, self._defaults, _tenant(context))
-        if not self._manager.has_made(request.request_id) and (offered := await self._offered()) is not None:
+        spec = read_spec(request, self._defaults, tenant_of(context))
+        made = await self._manager.has_made(spec.tenant, request.request_id)
+        if not made and (offered := await self._offered()) is not None:
             check_offered(spec, offered)
-        return self._manager.create(spec, request.request_id)
+        return await self._manager.create(spec, request.request_id)
 
-    async def _message(self, run: Run) -> pb.Run:
+    async def _message(self, run: RunRecord) -> pb.Run:
         return await run_message(run, self._artifacts)
 
 
-def _tenant(context: Context) -> str:
+def tenant_of(context: Context) -> str:
     """The tenant that the call names; what is no name at all is left to the checks."""
     named = [value for key, value in context.invocation_metadata() or () if key == TENANT_KEY]
     tenant = named[0] if named else ""

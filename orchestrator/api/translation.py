@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from orchestrator.api import sandbox_messages
 from orchestrator.api.sandbox_messages import duration, text
 from orchestrator.models import Usage
-from orchestrator.runs import Payload, Run, RunEvent, RunResult, RunState, StateChanged
+from orchestrator.runs import Payload, RunEvent, RunRecord, RunResult, RunState, StateChanged, StateEdited, Wait
 from orchestrator.workflows import (
     Artifacts,
     Attempt,
@@ -33,35 +33,61 @@ _STATE = {state: pb.RunState.Value(f"RUN_STATE_{state.value}") for state in RunS
 _OUTCOME = {outcome: pb.RunOutcome.Value(f"RUN_OUTCOME_{outcome.value}") for outcome in Outcome}
 
 
-async def run_message(run: Run, artifacts: Artifacts) -> pb.Run:
-    """The run as it stands. Raises ArtifactError where its result cannot be read back."""
+async def run_message(run: RunRecord, artifacts: Artifacts, *, whole: bool = True) -> pb.Run:
+    """The run as it stands; unless `whole`, its result without what is large.
+
+    Raises:
+        ArtifactError: its result cannot be read back.
+    """
     message = pb.Run(
         run_id=run.run_id,
         request_id=run.request_id,
         workflow=run.workflow,
         state=_STATE[run.state],
-        create_time=_timestamp(run.create_time),
+        create_time=timestamp(run.create_time),
         labels=run.labels,
-        last_sequence=run.log.last_sequence,
+        last_sequence=run.last_sequence,
+        graph_version=run.graph_version,
+        recoveries=run.recoveries,
+        cancel_reason=text(run.cancel_reason or ""),
     )
     if run.start_time is not None:
-        message.start_time.CopyFrom(_timestamp(run.start_time))
+        message.start_time.CopyFrom(timestamp(run.start_time))
     if run.end_time is not None:
-        message.end_time.CopyFrom(_timestamp(run.end_time))
+        message.end_time.CopyFrom(timestamp(run.end_time))
+    if run.wait is not None:
+        message.wait.CopyFrom(_wait(run.wait))
+    if run.origin is not None:
+        origin = run.origin
+        kind = pb.OriginKind.Value(f"ORIGIN_KIND_{origin.kind.value}")
+        message.origin.CopyFrom(pb.Origin(kind=kind, run_id=origin.run_id, checkpoint_id=origin.checkpoint_id))
     if run.result is not None:
-        message.result.CopyFrom(await _result(run.result, artifacts))
+        message.result.CopyFrom(_thin_result(run.result))
+        if whole:
+            await _add_large(message.result, run.result, artifacts)
     return message
 
 
-async def _result(result: RunResult, artifacts: Artifacts) -> pb.RunResult:
-    message = pb.RunResult(
+def _wait(wait: Wait) -> pb.Wait:
+    interrupts = [
+        pb.Interrupt(interrupt_id=one.interrupt_id, node=one.node, value_json=text(one.value_json))
+        for one in wait.interrupts
+    ]
+    return pb.Wait(checkpoint_id=wait.checkpoint_id, next=wait.next, reason=wait.reason, interrupts=interrupts)
+
+
+def _thin_result(result: RunResult) -> pb.RunResult:
+    return pb.RunResult(
         outcome=_OUTCOME[result.outcome],
         reason=text(result.reason),
         delivered_attempt=result.delivered_attempt,
-        attempts=[_attempt(attempt) for attempt in result.attempts],
+        attempts=[attempt_message(attempt) for attempt in result.attempts],
         usage=_usage(result.usage),
         node_time={name: duration(time) for name, time in result.node_time.items()},
     )
+
+
+async def _add_large(message: pb.RunResult, result: RunResult, artifacts: Artifacts) -> None:
     if result.files_hash:
         message.files.extend(sandbox_messages.files(await load_files(artifacts, result.files_hash)))
     if result.report_hash:
@@ -76,26 +102,30 @@ async def _result(result: RunResult, artifacts: Artifacts) -> pb.RunResult:
         message.execution.CopyFrom(sandbox_messages.execution(cut))
     if result.diff_hash:
         message.diff = (await artifacts.get(result.diff_hash)).decode("utf-8", "replace")
-    return message
 
 
 def event_message(event: RunEvent) -> pb.RunEvent:
     """One event."""
-    message = pb.RunEvent(sequence=event.sequence, time=_timestamp(event.time), run_id=event.run_id)
+    message = pb.RunEvent(sequence=event.sequence, time=timestamp(event.time), run_id=event.run_id)
     _set_payload(message, event.payload)
     return message
 
 
-def _set_payload(message: pb.RunEvent, payload: Payload) -> None:
+def _set_payload(message: pb.RunEvent, payload: Payload) -> None:  # noqa: C901 - one line a kind
     match payload:
-        case StateChanged(state, reason, outcome):
-            ended = _OUTCOME[outcome] if outcome is not None else pb.RUN_OUTCOME_UNSPECIFIED
-            message.state_changed.CopyFrom(pb.StateChanged(state=_STATE[state], reason=text(reason), outcome=ended))
-        case NodeStarted(node, attempt):
-            message.node_started.CopyFrom(pb.NodeStarted(node=node, attempt=attempt))
-        case NodeFinished(node, attempt, time, error):
-            finished = pb.NodeFinished(node=node, attempt=attempt, duration=duration(time), error=text(error))
-            message.node_finished.CopyFrom(finished)
+        case StateChanged():
+            message.state_changed.CopyFrom(_state_changed(payload))
+        case NodeStarted(node, attempt, step_id):
+            message.node_started.CopyFrom(pb.NodeStarted(node=node, attempt=attempt, step_id=step_id))
+        case NodeFinished():
+            message.node_finished.CopyFrom(_finished(payload))
+        case Wait():
+            message.wait.CopyFrom(_wait(payload))
+        case StateEdited(parent, checkpoint, as_node, fields):
+            edited = pb.StateEdited(
+                parent_checkpoint_id=parent, checkpoint_id=checkpoint, as_node=as_node, fields=fields
+            )
+            message.state_edited.CopyFrom(edited)
         case ModelTokens(attempt, tokens):
             message.model_tokens.CopyFrom(pb.ModelTokens(attempt=attempt, text=text(tokens)))
         case ModelReplied():
@@ -109,9 +139,27 @@ def _set_payload(message: pb.RunEvent, payload: Payload) -> None:
                 )
             )
         case AttemptFinished(finished_attempt):
-            message.attempt.CopyFrom(_attempt(finished_attempt))
+            message.attempt.CopyFrom(attempt_message(finished_attempt))
         case RouteDecision(source, target, reason):
             message.route.CopyFrom(pb.RouteDecision(source=source, target=target, reason=text(reason)))
+
+
+def _state_changed(value: StateChanged) -> pb.StateChanged:
+    ended = _OUTCOME[value.outcome] if value.outcome is not None else pb.RUN_OUTCOME_UNSPECIFIED
+    return pb.StateChanged(state=_STATE[value.state], reason=text(value.reason), outcome=ended)
+
+
+def _finished(value: NodeFinished) -> pb.NodeFinished:
+    return pb.NodeFinished(
+        node=value.node,
+        attempt=value.attempt,
+        duration=duration(value.duration),
+        error=text(value.error),
+        step_id=value.step_id,
+        input_bytes=value.input_bytes,
+        output_previews={name: text(preview) for name, preview in value.output_previews.items()},
+        usage=_usage(value.usage),
+    )
 
 
 def _replied(value: ModelReplied) -> pb.ModelReplied:
@@ -125,7 +173,8 @@ def _replied(value: ModelReplied) -> pb.ModelReplied:
     )
 
 
-def _attempt(value: Attempt) -> pb.Attempt:
+def attempt_message(value: Attempt) -> pb.Attempt:
+    """An attempt in short."""
     message = pb.Attempt(
         number=value.number,
         strategy=value.strategy.value,
@@ -148,7 +197,8 @@ def _usage(value: Usage) -> pb.Usage:
     return pb.Usage(model_calls=value.model_calls, input_tokens=value.input_tokens, output_tokens=value.output_tokens)
 
 
-def _timestamp(time: datetime) -> Timestamp:
+def timestamp(time: datetime) -> Timestamp:
+    """A moment."""
     message = Timestamp()
     message.FromDatetime(time)
     return message

@@ -2,6 +2,7 @@
 
 import ast
 import keyword
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -10,7 +11,17 @@ from codemend.orchestrator.v1 import runs_pb2
 
 from orchestrator.api.checks import Checker, folders
 from orchestrator.models import CallOptions
-from orchestrator.workflows import CODEGEN, CODER, DEFAULT_PATH, CodegenTask, RunOptions, RunSpec
+from orchestrator.runs import RunFilter, RunState, created_at
+from orchestrator.workflows import (
+    CODEGEN,
+    CODER,
+    DEFAULT_PATH,
+    WORKFLOWS,
+    CodegenTask,
+    RunOptions,
+    RunSpec,
+    check_prompt,
+)
 from orchestrator.workflows.sandbox import File
 
 MAXIMUM_TASK_BYTES = 64 * 1024
@@ -23,6 +34,10 @@ MAXIMUM_NAME = 256
 MAXIMUM_LABELS, MAXIMUM_LABEL_KEY, MAXIMUM_LABEL_VALUE = 32, 64, 256
 MAXIMUM_REQUEST_ID = 128
 MAXIMUM_REASON = 1024
+MAXIMUM_PRIORITY = 1_000_000
+MAXIMUM_PROMPTS, MAXIMUM_PROMPT_BYTES = 16, 64 * 1024
+MAXIMUM_PAGE = 200
+USUAL_PAGE = 50
 TENANT_KEY = "x-codemend-tenant"
 
 
@@ -53,8 +68,8 @@ def read_spec(
     if spec.workflow not in {"", CODEGEN}:
         check.add("spec.workflow", f"must be empty or {CODEGEN!r}, not {spec.workflow[:80]!r}")
     task = _task(spec.codegen, check) if spec.HasField("codegen") else CodegenTask(task="")
-    options = _options(spec.options, defaults, check)
-    labels = _labels(spec, check)
+    options = read_options("spec.options", spec.options, defaults, check)
+    labels = read_labels("spec.labels", spec.labels, check)
     check.raise_if_any()
     return RunSpec(CODEGEN, task, options, labels, tenant)
 
@@ -87,6 +102,28 @@ def read_cancel(request: runs_pb2.CancelRunRequest) -> tuple[str, str]:
     check.text("reason", request.reason, characters=MAXIMUM_REASON)
     check.raise_if_any()
     return request.run_id, request.reason or "cancelled by CancelRun"
+
+
+def read_list(request: runs_pb2.ListRunsRequest, tenant: str) -> RunFilter:
+    """Which runs are asked for. Raises InvalidRun."""
+    check = Checker()
+    check.tenant(TENANT_KEY, tenant)
+    size = check.number("page_size", request.page_size, least=0, most=MAXIMUM_PAGE)
+    states = set()
+    for number in request.states:
+        name = runs_pb2.RunState.Name(number).removeprefix("RUN_STATE_") if number in runs_pb2.RunState.values() else ""
+        if name not in RunState.__members__:
+            check.add("states", f"{number} is no state of a run")
+        else:
+            states.add(RunState[name])
+    if request.workflow not in {"", CODEGEN}:
+        check.add("workflow", f"must be empty or {CODEGEN!r}, not {request.workflow[:80]!r}")
+    token = request.page_token
+    if token and created_at(token) is None:
+        check.add("page_token", "is not the token of a page")
+    labels = read_labels("labels", request.labels, check)
+    check.raise_if_any()
+    return RunFilter(tenant, frozenset(states), request.workflow, labels, token, size or USUAL_PAGE)
 
 
 def _task(message: runs_pb2.CodegenInput, check: Checker) -> CodegenTask:
@@ -147,8 +184,8 @@ def _solution_path(path: str, files: tuple[File, ...], check: Checker) -> str:
     return path
 
 
-def _options(message: runs_pb2.RunOptions, defaults: Defaults, check: Checker) -> RunOptions:
-    at = "spec.options"
+def read_options(at: str, message: runs_pb2.RunOptions, defaults: Defaults, check: Checker) -> RunOptions:
+    """Options of a run, with the defaults filled in; `check` takes what is wrong with those at `at`."""
     attempts = check.number(f"{at}.max_attempts", message.max_attempts, least=0, most=MAXIMUM_ATTEMPTS)
     candidates = check.number(f"{at}.candidates", message.candidates, least=0, most=MAXIMUM_CANDIDATES) or 1
     if 0 < attempts < candidates:
@@ -162,15 +199,40 @@ def _options(message: runs_pb2.RunOptions, defaults: Defaults, check: Checker) -
         candidates=candidates,
         token_budget=budget,
         timeout=timeout,
-        models={role: _model(role, options, check) for role, options in sorted(message.models.items())},
+        models={
+            role: _model(f"{at}.models[{role[:80]}]", role, options, check)
+            for role, options in sorted(message.models.items())
+        },
         environment=check.text(f"{at}.environment", message.environment, characters=MAXIMUM_NAME),
         limits=check.limits(f"{at}.limits", message.limits, most=MAXIMUM_TIMEOUT),
         omit_tokens=message.omit_tokens,
+        interrupt_before=read_nodes(f"{at}.interrupt_before", message.interrupt_before, check),
+        interrupt_after=read_nodes(f"{at}.interrupt_after", message.interrupt_after, check),
+        prompts=_prompts(f"{at}.prompts", message.prompts, check),
+        priority=check.number(f"{at}.priority", message.priority, least=0, most=MAXIMUM_PRIORITY),
     )
 
 
-def _model(role: str, message: runs_pb2.ModelOptions, check: Checker) -> CallOptions:
-    at = f"spec.options.models[{role[:80]}]"
+def read_nodes(at: str, names: Sequence[str], check: Checker) -> tuple[str, ...]:
+    """Nodes to stop at: names of the workflow's nodes, or "*" for all of them."""
+    known = WORKFLOWS[CODEGEN].nodes
+    for name in names:
+        if name not in {"*", *known}:
+            check.add(at, f'there is no node {name[:80]!r}; the nodes are {", ".join(known)}, or "*" for all')
+    return tuple(dict.fromkeys(names))
+
+
+def _prompts(at: str, prompts: Mapping[str, str], check: Checker) -> dict[str, str]:
+    if len(prompts) > MAXIMUM_PROMPTS:
+        check.add(at, f"must have at most {MAXIMUM_PROMPTS} prompts, not {len(prompts)}")
+    for name, text in sorted(prompts.items()):
+        check.text(f"{at}[{name[:80]}]", text, size_bytes=MAXIMUM_PROMPT_BYTES)
+        if fault := check_prompt(name, text):
+            check.add(f"{at}[{name[:80]}]", fault)
+    return dict(sorted(prompts.items()))
+
+
+def _model(at: str, role: str, message: runs_pb2.ModelOptions, check: Checker) -> CallOptions:
     if role != CODER:
         check.add(at, f"there is no such role; {CODEGEN!r} has the role {CODER!r} alone")
     tokens = check.number(f"{at}.max_output_tokens", message.max_output_tokens, least=0, most=MAXIMUM_OUTPUT_TOKENS)
@@ -181,12 +243,13 @@ def _model(role: str, message: runs_pb2.ModelOptions, check: Checker) -> CallOpt
     return CallOptions(model=model, temperature=temperature, max_output_tokens=tokens)
 
 
-def _labels(spec: runs_pb2.RunSpec, check: Checker) -> dict[str, str]:
-    if len(spec.labels) > MAXIMUM_LABELS:
-        check.add("spec.labels", f"must have at most {MAXIMUM_LABELS} labels, not {len(spec.labels)}")
-    for key, value in sorted(spec.labels.items()):
+def read_labels(at: str, labels: Mapping[str, str], check: Checker) -> dict[str, str]:
+    """Labels in order of name; `check` takes what is wrong with those at `at`."""
+    if len(labels) > MAXIMUM_LABELS:
+        check.add(at, f"must have at most {MAXIMUM_LABELS} labels, not {len(labels)}")
+    for key, value in sorted(labels.items()):
         if not key:
-            check.add("spec.labels", "a label must have a name")
-        check.text(f"spec.labels[{key[:80]}]", key, characters=MAXIMUM_LABEL_KEY)
-        check.text(f"spec.labels[{key[:80]}]", value, characters=MAXIMUM_LABEL_VALUE)
-    return dict(sorted(spec.labels.items()))
+            check.add(at, "a label must have a name")
+        check.text(f"{at}[{key[:80]}]", key, characters=MAXIMUM_LABEL_KEY)
+        check.text(f"{at}[{key[:80]}]", value, characters=MAXIMUM_LABEL_VALUE)
+    return dict(sorted(labels.items()))

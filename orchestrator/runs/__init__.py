@@ -1,27 +1,54 @@
 """Runs: their life from request to result, their events, and what is kept of them."""
 
 from orchestrator.runs.artifacts import DirectoryStore
-from orchestrator.runs.checkpoints import open_saver
-from orchestrator.runs.engine import CodegenEngine
-from orchestrator.runs.events import EventLog, Payload, RunEvent, StateChanged
-from orchestrator.runs.housekeeping import housekeeping
-from orchestrator.runs.manager import Engine, Policy, RunManager
-from orchestrator.runs.run import Run
-from orchestrator.runs.states import RunResult, RunState
+from orchestrator.runs.assembly import RunParts, RunSettings, running_runs
+from orchestrator.runs.events import NewEvent, Payload, RunEvent, StateChanged, StateEdited
+from orchestrator.runs.identity import created_at, digest, new_run_id
+from orchestrator.runs.manager import Policy, RunManager
+from orchestrator.runs.observing import Observer
+from orchestrator.runs.pruning import Retention
+from orchestrator.runs.records import (
+    Breakpoints,
+    Interrupt,
+    NewRun,
+    Origin,
+    OriginKind,
+    Resume,
+    RunFilter,
+    RunRecord,
+    Wait,
+)
+from orchestrator.runs.states import TERMINAL, RunResult, RunState
+from orchestrator.runs.store import Limits
 
 __all__ = [
-    "CodegenEngine",
+    "TERMINAL",
+    "Breakpoints",
     "DirectoryStore",
-    "Engine",
-    "EventLog",
+    "Interrupt",
+    "Limits",
+    "NewEvent",
+    "NewRun",
+    "Observer",
+    "Origin",
+    "OriginKind",
     "Payload",
     "Policy",
-    "Run",
+    "Resume",
+    "Retention",
     "RunEvent",
+    "RunFilter",
     "RunManager",
+    "RunParts",
+    "RunRecord",
     "RunResult",
+    "RunSettings",
     "RunState",
     "StateChanged",
-    "housekeeping",
-    "open_saver",
+    "StateEdited",
+    "Wait",
+    "created_at",
+    "digest",
+    "new_run_id",
+    "running_runs",
 ]

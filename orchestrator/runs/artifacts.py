@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -61,6 +61,12 @@ class DirectoryStore:
             raise ArtifactMissing(f"artifact {name} is missing or damaged")
         return content
 
+    async def measure(self, age: timedelta) -> tuple[int, int]:
+        """How many there are that nobody kept or kept again for that long, and how many bytes they have."""
+        before = time.time() - age.total_seconds()
+        sizes = await self._on_disk(lambda: [size for _, size in self._older(before)])
+        return len(sizes), sum(sizes)
+
     async def prune(self, age: timedelta) -> int:
         """Deletes what nobody kept or kept again for that long; gives back how many there were."""
         before = time.time() - age.total_seconds()
@@ -97,11 +103,17 @@ class DirectoryStore:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    def _delete_older(self, before: float) -> int:
-        count = 0
+    def _older(self, before: float) -> Iterator[tuple[Path, int]]:
         for path in self._root.glob("??/*"):
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < before:
-                    path.unlink()
-                    count += 1
+                found = path.stat()
+                if found.st_mtime < before:
+                    yield path, found.st_size
+
+    def _delete_older(self, before: float) -> int:
+        count = 0
+        for path, _ in self._older(before):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                count += 1
         return count

@@ -1,72 +1,244 @@
-"""Carries `codegen` runs out: builds each run's context, runs the graph on a thread of its own, makes its result."""
+"""Between a run's record and its graph: what a stretch of work needs is read from the database, and its result made.
 
-from collections.abc import Sequence
-from datetime import timedelta
+One engine serves all runs of the process, with one compiled graph a workflow over one saver.
+"""
 
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from orchestrator.runs.archive import dump_events, load_events
-from orchestrator.runs.events import RunEvent
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.runtime import RunControl
+
+from orchestrator.errors import Diverged, GraphChanged
+from orchestrator.runs.events import StateEdited
+from orchestrator.runs.observing import Observer, both
 from orchestrator.runs.outcome import result_of
-from orchestrator.runs.run import Run
+from orchestrator.runs.recorder import Recorder
+from orchestrator.runs.records import Origin, OriginKind, Resume, RunRecord
 from orchestrator.runs.states import RunResult
-from orchestrator.workflows import Artifacts, CodegenContext, Conclusion, Models, RunSpec, build
-from orchestrator.workflows import run as run_graph
+from orchestrator.runs.store import Claim, EventRows, RunRows, TapeRows
+from orchestrator.runs.tape import LiveTape, ReplayTape
+from orchestrator.runs.traces import copy_checkpoints, path_to, read_points, replay
+from orchestrator.workflows import (
+    WORKFLOWS,
+    Artifacts,
+    CodegenContext,
+    Conclusion,
+    Drained,
+    Finished,
+    Graph,
+    Models,
+    NodeFinished,
+    Outcome,
+    Paused,
+    Progress,
+    RunSpec,
+    Stop,
+    Tape,
+    Workflow,
+    break_off,
+    conclude,
+    drive,
+)
 from orchestrator.workflows.sandbox import Sandbox
 
+LONGEST_TIME = timedelta(days=3650)  # a run without a deadline: one that waits
 
-class CodegenEngine:
-    """The engine of the `codegen` workflow; one serves all runs of the process."""
 
-    def __init__(
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a stretch of work works with."""
+
+    run_id: str
+    workflow: Workflow
+    spec: RunSpec
+    context: CodegenContext
+
+    @property
+    def progress(self) -> Progress:
+        """The run so far."""
+        return self.context.progress
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What runs are carried out with."""
+
+    models: Models
+    sandbox: Sandbox
+    artifacts: Artifacts
+    runs: RunRows
+    events: EventRows
+    tapes: TapeRows
+    saver: BaseCheckpointSaver[Any]
+    sandbox_patience: timedelta
+    redact: Callable[[str], str]
+    observer: Observer
+
+
+class Engine:
+    """The engine of all workflows."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self.observer = parts.observer
+        self.workflows: Mapping[str, Workflow] = WORKFLOWS
+        self.graphs: Mapping[str, Graph] = {name: workflow.build(parts.saver) for name, workflow in WORKFLOWS.items()}
+
+    async def prepare(self, record: RunRecord, claim: Claim, recorder: Recorder) -> Prepared:
+        """Reads what is needed to go on with a run.
+
+        Raises:
+            GraphChanged: it was begun with another version of its graph.
+            StoreUnavailable: the database does not answer.
+        """
+        workflow = workflow_of(record)
+        spec = await self._parts.runs.spec(record.run_id)
+        await self._copy_shared_past(record)
+        tape = await self._tape(record, claim)
+        left = (record.deadline - datetime.now(UTC)) if record.deadline is not None else LONGEST_TIME
+        context = self._context(
+            record,
+            spec,
+            tape=tape,
+            recorder=recorder,
+            time_left=left,
+            progress=await self.progress(record),
+        )
+        return Prepared(record.run_id, workflow, spec, context)
+
+    async def _tape(self, record: RunRecord, claim: Claim) -> Tape:
+        """The run's own tape; for a replay, one that answers from its original's."""
+        tapes, origin = self._parts.tapes, record.origin
+        known = await tapes.read(record.run_id) if record.epoch > 1 or origin is not None else ()
+        live = LiveTape(tapes, claim, known, redact=self._parts.redact)
+        if origin is None or origin.kind is not OriginKind.REPLAY:
+            return live
+        return ReplayTape(await tapes.read(origin.run_id), live_from=origin.live_from, live=live)
+
+    def _context(
         self,
+        record: RunRecord,
+        spec: RunSpec,
         *,
-        models: Models,
-        sandbox: Sandbox,
-        artifacts: Artifacts,
-        saver: AsyncSqliteSaver | None,
-        sandbox_patience: timedelta,
-    ) -> None:
-        self._models = models
-        self._sandbox = sandbox
-        self._artifacts = artifacts
-        self._sandbox_patience = sandbox_patience
-        self._graph = build(saver)
-
-    async def work(self, run: Run) -> Conclusion:
-        """Runs the graph."""
-        spec = _spec(run)
-        context = CodegenContext(
+        tape: Tape,
+        recorder: Recorder,
+        time_left: timedelta,
+        progress: Progress,
+    ) -> CodegenContext:
+        """What the nodes of a run work with."""
+        return CodegenContext(
             task=spec.task,
             options=spec.options,
-            models=self._models,
-            sandbox=self._sandbox,
-            artifacts=self._artifacts,
-            deadline=run.deadline,
-            emit=run.recorder.emit,
-            emit_tokens=None if spec.options.omit_tokens else run.recorder.emit_tokens,
-            sandbox_patience=self._sandbox_patience,
-            progress=run.progress,
-            run_id=run.run_id,
+            models=self._parts.models,
+            sandbox=self._parts.sandbox,
+            artifacts=self._parts.artifacts,
+            deadline=asyncio.get_running_loop().time() + time_left.total_seconds(),
+            emit=both(record.run_id, recorder.emit, self.observer),
+            emit_tokens=None if spec.options.omit_tokens else recorder.emit_tokens,
+            flush=recorder.flush,
+            sandbox_patience=self._parts.sandbox_patience,
+            progress=progress,
+            run_id=record.run_id,
             tenant=spec.tenant,
+            tape=tape,
+            prompts=spec.options.prompts,
         )
-        return await run_graph(self._graph, context, run.run_id)
 
-    async def result(self, run: Run, conclusion: Conclusion) -> RunResult:
+    async def drive(self, record: RunRecord, prepared: Prepared, control: RunControl) -> Finished | Paused | Drained:
+        """Drives the graph from where it stands to its end, the next breakpoint, or the next step once drained."""
+        graph, resume, origin = self.graphs[record.workflow], record.resume or Resume(), record.origin
+        start = prepared.workflow.start(prepared.spec)
+        if origin is not None and origin.kind is OriginKind.REPLAY:
+            return await self._replay(record, origin, prepared, control)
+        return await drive(
+            graph,
+            prepared.context,
+            record.run_id,
+            start=start,
+            before=record.breakpoints.before,
+            after=record.breakpoints.after,
+            step=resume.step,
+            answers=resume.answers,
+            control=control,
+            passed=resume.checkpoint_id,
+        )
+
+    async def _replay(
+        self, record: RunRecord, origin: Origin, prepared: Prepared, control: RunControl
+    ) -> Finished | Paused | Drained:
+        graph, workflow = self.graphs[record.workflow], prepared.workflow
+        points = await read_points(graph, workflow, origin.run_id)
+        edits = await self._parts.events.of_kind(origin.run_id, StateEdited.__name__)
+        as_nodes = {
+            event.payload.checkpoint_id: event.payload.as_node
+            for event in edits
+            if isinstance(event.payload, StateEdited)
+        }
+        path = path_to(points, points[-1].checkpoint_id) if points else ()
+        try:
+            return await replay(
+                graph,
+                workflow,
+                prepared.context,
+                record.run_id,
+                start=workflow.start(prepared.spec),
+                original=path,
+                as_nodes=as_nodes,
+                control=control,
+            )
+        except Diverged as error:
+            stop = Stop(Outcome.ERROR, f"the replay differs from {origin.run_id}: {str(error).splitlines()[0]}")
+            return Finished(break_off(prepared.context, stop))
+
+    async def _copy_shared_past(self, record: RunRecord) -> None:
+        """A fork's replay begins where the fork did: what came before was asked for with other options."""
+        origin = record.origin
+        if origin is None or origin.kind is not OriginKind.REPLAY or record.epoch > 1:
+            return
+        forked = (await self._parts.runs.get(origin.run_id)).origin
+        if forked is None or forked.kind is not OriginKind.FORK:
+            return
+        points = await read_points(self.graphs[record.workflow], workflow_of(record), origin.run_id)
+        shared = [point.checkpoint_id for point in path_to(points, forked.checkpoint_id)]
+        await copy_checkpoints(self._parts.saver, origin.run_id, record.run_id, shared)
+
+    async def progress(self, record: RunRecord) -> Progress:
+        """The run so far, as its newest checkpoint and the steps that ended after it have it."""
+        workflow = workflow_of(record)
+        state = await self.graphs[record.workflow].aget_state({"configurable": {"thread_id": record.run_id}})
+        results = [task.result for task in state.tasks if isinstance(task.result, Mapping)]
+        return workflow.progress(state.values, results)
+
+    async def result(self, prepared: Prepared, conclusion: Conclusion) -> RunResult:
         """The result, with the best attempt's files read back under the hash that was executed."""
-        return await result_of(conclusion, run.progress, _spec(run).task.files, self._artifacts)
+        return await self._result(prepared.run_id, prepared.progress, prepared.spec, conclusion)
 
-    async def archive(self, run: Run) -> None:
-        """Moves the events into the artifact store."""
-        name = await self._artifacts.put(dump_events(run.log.events))
+    async def early_result(self, record: RunRecord, stop: Stop) -> RunResult:
+        """The result of a run that nobody works on, and that is ended as it stands."""
+        try:
+            progress = await self.progress(record)
+        except GraphChanged:  # its checkpoints cannot be read here
+            progress = Progress()
+        spec = await self._parts.runs.spec(record.run_id)
+        return await self._result(record.run_id, progress, spec, conclude(progress, stop))
 
-        async def load() -> Sequence[RunEvent]:
-            return load_events(await self._artifacts.get(name))
+    async def _result(self, run_id: str, progress: Progress, spec: RunSpec, conclusion: Conclusion) -> RunResult:
+        times: dict[str, timedelta] = {}
+        for event in await self._parts.events.of_kind(run_id, NodeFinished.__name__):
+            if isinstance(event.payload, NodeFinished):
+                times[event.payload.node] = times.get(event.payload.node, timedelta()) + event.payload.duration
+        return await result_of(conclusion, progress, spec.task.files, self._parts.artifacts, times)
 
-        run.log.archive(load)
 
-
-def _spec(run: Run) -> RunSpec:
-    if run.spec is None:
-        raise RuntimeError(f"{run.run_id} has ended")
-    return run.spec
+def workflow_of(record: RunRecord) -> Workflow:
+    """The run's workflow. Raises GraphChanged where this service has another version of it, or none."""
+    workflow = WORKFLOWS.get(record.workflow)
+    if workflow is None or workflow.version != record.graph_version:
+        has = f"version {workflow.version}" if workflow is not None else "no such workflow"
+        made = f"{record.run_id} was begun with version {record.graph_version} of {record.workflow!r}"
+        raise GraphChanged(f"{made}; this service has {has}")
+    return workflow

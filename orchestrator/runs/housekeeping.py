@@ -1,31 +1,24 @@
-"""Keeps what outlives runs bounded: forgotten runs lose their checkpoints, and old artifacts are deleted."""
+"""Keeps what outlives runs bounded, in the background: ended runs every minute, what needs a walk every hour."""
 
 import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-from orchestrator.errors import ArtifactError
-from orchestrator.runs.artifacts import DirectoryStore
-from orchestrator.runs.checkpoints import prune
-from orchestrator.runs.manager import RunManager
+from orchestrator.errors import ArtifactError, StoreError
+from orchestrator.runs.pruning import Pruner
 
 INTERVAL = timedelta(minutes=1)
-ROUNDS_PER_PRUNING = 60  # what needs a walk through everything is done once an hour
+ROUNDS_PER_WALK = 60
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def housekeeping(
-    manager: RunManager, saver: AsyncSqliteSaver, artifacts: DirectoryStore, *, keep_for: timedelta
-) -> AsyncIterator[None]:
-    """Does it in the background for as long as the context lasts, and for the first time at once."""
-    task = asyncio.create_task(_rounds(manager, saver, artifacts, keep_for), name="housekeeping")
+async def housekeeping(pruner: Pruner) -> AsyncIterator[None]:
+    """Does it for as long as the context lasts, and for the first time at once."""
+    task = asyncio.create_task(_rounds(pruner), name="housekeeping")
     try:
         yield
     finally:
@@ -33,26 +26,22 @@ async def housekeeping(
         await asyncio.wait({task})
 
 
-async def _rounds(manager: RunManager, saver: AsyncSqliteSaver, artifacts: DirectoryStore, keep_for: timedelta) -> None:
+async def _rounds(pruner: Pruner) -> None:
     count = 0
     while True:
         try:
-            await clean(manager, saver, artifacts, keep_for=keep_for if count % ROUNDS_PER_PRUNING == 0 else None)
-        except (ArtifactError, sqlite3.Error):
+            await _clean(pruner, walk=count % ROUNDS_PER_WALK == 0)
+        except (ArtifactError, StoreError):
             logger.exception("housekeeping failed; it is tried again")
         count += 1
         await asyncio.sleep(INTERVAL.total_seconds())
 
 
-async def clean(
-    manager: RunManager, saver: AsyncSqliteSaver, artifacts: DirectoryStore, *, keep_for: timedelta | None
-) -> None:
-    """One round. With `keep_for`, also what earlier processes left behind and is older than that."""
-    manager.forget_old()
-    for run_id in manager.take_forgotten():
-        await saver.adelete_thread(run_id)
-    if keep_for is not None:
-        threads = await prune(saver, keep_for)
-        files = await artifacts.prune(keep_for)
-        if threads or files:
-            logger.info("old leftovers deleted", extra={"runs": threads, "artifacts": files})
+async def _clean(pruner: Pruner, *, walk: bool) -> None:
+    if walk:
+        pruned = await pruner.prune()
+        runs, artifacts = pruned.runs, pruned.artifacts
+    else:
+        runs, artifacts = await pruner.prune_runs(), 0
+    if runs or artifacts:
+        logger.info("old runs deleted", extra={"runs": runs, "artifacts": artifacts})

@@ -1,234 +1,188 @@
-"""The life of runs: made once per request_id, queued, carried out side by side, cancelled, drained, forgotten.
+"""The face of runs to whoever asks for them: made once per request, watched, waited for, cancelled, resumed, drained.
 
-Each run has a supervisor that outlives its work: however the work ends, by result, fault, cancellation or time, the
-supervisor gives the run exactly one end. What a run does is the engine's business.
+It holds no run itself: the database does. Who works on a run is the dispatcher's and the worker's business, and a run
+that nobody works on any more is found by the sweeper.
 """
 
 import asyncio
-import logging
-import secrets
-from collections import deque
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
-from orchestrator.errors import QueueFull, RequestIdTaken, RunNotFound, ServiceDraining
-from orchestrator.runs.run import Run, digest
-from orchestrator.runs.states import RunResult, RunState
-from orchestrator.workflows import Conclusion, Outcome, RunSpec, Stop, conclude
+from orchestrator.errors import QueueFull, ServiceDraining
+from orchestrator.runs.dispatch import Dispatcher
+from orchestrator.runs.engine import Engine
+from orchestrator.runs.events import NewEvent, RunEvent
+from orchestrator.runs.identity import digest, new_run_id
+from orchestrator.runs.records import Breakpoints, NewRun, Origin, Resume, RunFilter, RunRecord, Wait
+from orchestrator.runs.states import TERMINAL, RunState
+from orchestrator.runs.store import RunRows
+from orchestrator.runs.watching import Watching
+from orchestrator.runs.worker import Worker
+from orchestrator.workflows import WORKFLOWS, Outcome, RunSpec, Stop
 
-HARD_MARGIN = timedelta(seconds=5)  # the workflow ends itself at its deadline; this much later it is ended
-CLEAN_UP_TIME = timedelta(seconds=10)  # for cancelled work to let go of its model call and its sandbox job
-_USUAL_TIME = timedelta(seconds=20)  # what a run is taken to need before any has ended
-_LEAST_RETRY, _MOST_RETRY = timedelta(seconds=1), timedelta(minutes=1)
-
-logger = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """Carries runs out."""
-
-    async def work(self, run: Run) -> Conclusion:
-        """Does the run's work. When it is cancelled, everything that it started is gone as it returns."""
-        ...
-
-    async def result(self, run: Run, conclusion: Conclusion) -> RunResult:
-        """Makes the run's result of its conclusion and its progress."""
-        ...
-
-    async def archive(self, run: Run) -> None:
-        """Puts an ended run's events where they take no memory."""
-        ...
+_RETRY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How many runs at one time, and how many are kept.
+    """How many runs at one time.
 
     Attributes:
-        concurrency: runs at work at one time.
-        queue_size: runs that may wait; the next one is refused.
-        keep_runs: ended runs that are remembered.
-        keep_for: how long an ended run is remembered.
+        concurrency: runs at work at one time in this process.
+        queue_size: runs that may wait, over all replicas; the next one is refused.
+        tenant_queue_size: runs of one tenant that may wait; zero: no limit of its own.
     """
 
     concurrency: int = 32
     queue_size: int = 1000
-    keep_runs: int = 10_000
-    keep_for: timedelta = timedelta(hours=24)
+    tenant_queue_size: int = 0
 
 
 class RunManager:
-    """All runs of this process. Made inside the event loop; `drain` ends it."""
+    """All runs, of this process and of others."""
 
-    def __init__(self, engine: Engine, policy: Policy) -> None:
+    def __init__(
+        self,
+        *,
+        runs: RunRows,
+        watching: Watching,
+        engine: Engine,
+        worker: Worker,
+        dispatcher: Dispatcher,
+        policy: Policy,
+    ) -> None:
+        self._runs = runs
+        self._watching = watching
         self._engine = engine
+        self._worker = worker
+        self._dispatcher = dispatcher
         self._policy = policy
-        self._runs: dict[str, Run] = {}
-        self._by_request: dict[str, str] = {}
-        self._ended: deque[str] = deque()
-        self._forgotten: list[str] = []
-        self._work: dict[str, asyncio.Task[Conclusion]] = {}
-        self._supervisors: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(policy.concurrency)
-        self._usual_time = _USUAL_TIME
-        self._active = 0  # runs that have not ended
         self._draining = False
 
-    def create(self, spec: RunSpec, request_id: str = "") -> Run:
+    async def create(
+        self,
+        spec: RunSpec,
+        request_id: str = "",
+        *,
+        run_id: str = "",
+        origin: Origin | None = None,
+        wait: Wait | None = None,
+    ) -> RunRecord:
         """Makes a run, or finds the one that this request_id made.
+
+        Args:
+            spec: what it is made from.
+            request_id: the caller's; may be empty.
+            run_id: its id, where something of it was made before; empty: a new one.
+            origin: where it comes from.
+            wait: what it waits for from the beginning; None: it is queued.
 
         Raises:
             RequestIdTaken: the request_id made a run from another request.
             QueueFull: too many runs wait.
             ServiceDraining: the service is stopping.
+            StoreUnavailable: the database does not answer.
         """
-        if request_id and (known := self._by_request.get(request_id)) is not None:
-            run = self._runs[known]
-            if run.digest != digest(spec):
-                raise RequestIdTaken(f"request_id {request_id!r} was used for {known}, made from another request")
-            return run
+        known = bool(request_id) and await self.has_made(spec.tenant, request_id)
+        if not known:
+            await self._refuse_when_full(spec.tenant)
+        now = datetime.now(UTC)
+        new = NewRun(
+            run_id=run_id or new_run_id(now),
+            request_id=request_id,
+            spec=spec,
+            digest=digest(spec),
+            graph_version=WORKFLOWS[spec.workflow].version,
+            create_time=now,
+            breakpoints=Breakpoints(spec.options.interrupt_before, spec.options.interrupt_after),
+            origin=origin,
+            wait=wait,
+        )
+        record, made = await self._runs.create(new)
+        if made and record.state is RunState.QUEUED:
+            self._dispatcher.wake()
+        return record
+
+    async def has_made(self, tenant: str, request_id: str) -> bool:
+        """Whether there is a run of this request_id."""
+        return bool(request_id) and bool(await self._runs.find_request(tenant, request_id))
+
+    async def _refuse_when_full(self, tenant: str) -> None:
         if self._draining:
             raise ServiceDraining("the service is stopping and takes no new runs")
-        self._refuse_when_full()
-        run = Run(spec, request_id, asyncio.get_running_loop().time() + spec.options.timeout.total_seconds())
-        self._runs[run.run_id] = run
-        self._active += 1
-        if request_id:
-            self._by_request[request_id] = run.run_id
-        supervisor = asyncio.create_task(self._supervise(run), name=f"supervise {run.run_id}")
-        self._supervisors.add(supervisor)
-        supervisor.add_done_callback(self._supervisors.discard)
-        return run
+        if await self._runs.count({RunState.QUEUED}) >= self._policy.queue_size + self._dispatcher.free:
+            raise QueueFull(f"{self._policy.queue_size} runs wait already", _RETRY)
+        most = self._policy.tenant_queue_size
+        if most and await self._runs.count({RunState.QUEUED}, tenant=tenant) >= most:
+            raise QueueFull(f"{most} runs of this tenant wait already", _RETRY)
 
-    def has_made(self, request_id: str) -> bool:
-        """Whether a run of this request_id is remembered."""
-        return request_id in self._by_request
-
-    def _refuse_when_full(self) -> None:
-        if self._active >= self._policy.concurrency + self._policy.queue_size:
-            estimate = self._usual_time / self._policy.concurrency
-            wait = min(max(estimate, _LEAST_RETRY), _MOST_RETRY)
-            raise QueueFull(f"{self._policy.queue_size} runs wait already", wait)
-
-    def get(self, run_id: str) -> Run:
+    async def get(self, run_id: str) -> RunRecord:
         """The run with this id. Raises RunNotFound."""
-        run = self._runs.get(run_id)
-        if run is None:
-            raise RunNotFound(run_id)
-        return run
+        return await self._runs.get(run_id)
 
-    def request_cancel(self, run_id: str, reason: str) -> Run:
+    async def list(self, wanted: RunFilter) -> Sequence[RunRecord]:
+        """A page of a tenant's runs, newest first."""
+        return await self._runs.list(wanted)
+
+    def watch(self, run_id: str, after: int, *, heartbeat: timedelta) -> AsyncGenerator[RunEvent | None]:
+        """A run's events, see `Watching.watch`."""
+        return self._watching.watch(run_id, after, heartbeat=heartbeat)
+
+    async def wait_until(self, run_id: str, states: frozenset[RunState] = TERMINAL) -> RunRecord:
+        """The run, once it is in one of the states, whoever works on it. Raises RunNotFound."""
+        return await self._watching.until(run_id, states)
+
+    async def request_cancel(self, run_id: str, reason: str) -> RunRecord:
         """Begins to end a run, and does not wait for it. A run that has ended is left as it is. Raises RunNotFound."""
-        run = self.get(run_id)
-        work = self._work.get(run_id)
-        if not run.has_ended and run.cancel_reason is None:
-            run.cancel_reason = reason
-            if work is not None:
-                work.cancel()
-        return run
+        record = await self._runs.request_cancel(run_id, reason)
+        if record.state is RunState.RUNNING:
+            self._worker.cancel(run_id, record.cancel_reason or reason)  # where it is another's, its owner looks itself
+        elif not record.has_ended:
+            await self.end_idle(record, Stop(Outcome.CANCELLED, record.cancel_reason or "cancelled"))
+        return record
 
-    async def cancel(self, run_id: str, reason: str) -> Run:
+    async def cancel(self, run_id: str, reason: str) -> RunRecord:
         """Ends a run; returns when its model call and its sandbox job are cancelled. Raises RunNotFound."""
-        run = self.request_cancel(run_id, reason)
-        await run.ended.wait()
-        return run
+        await self.request_cancel(run_id, reason)
+        return await self.wait_until(run_id)
 
-    async def _supervise(self, run: Run) -> None:
-        work = asyncio.create_task(self._in_turn(run), name=f"work {run.run_id}")
-        self._work[run.run_id] = work
-        if run.cancel_reason is not None:  # cancelled before there was anything to cancel
-            work.cancel()
-        try:
-            left = run.deadline - asyncio.get_running_loop().time() + HARD_MARGIN.total_seconds()
-            await asyncio.wait({work}, timeout=left)
-        finally:
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work}, timeout=CLEAN_UP_TIME.total_seconds())
-        del self._work[run.run_id]
-        await self._end(run, _conclusion(run, work))
+    async def end_idle(self, record: RunRecord, stop: Stop) -> bool:
+        """Ends a run that nobody works on, with its best attempt; False where it has moved on since."""
+        result = await self._engine.early_result(record, stop)
+        if ended := await self._runs.finish_idle(record, result):
+            self._engine.observer.ended(record, result)
+        self._watching.wake(record.run_id)
+        return ended
 
-    async def _in_turn(self, run: Run) -> Conclusion:
-        try:
-            async with asyncio.timeout_at(run.deadline):
-                await self._slots.acquire()
-        except TimeoutError:
-            return conclude(run.progress, Stop(Outcome.BUDGET_EXHAUSTED, "the run's time was used up in the queue"))
-        try:
-            run.start()
-            return await self._engine.work(run)
-        finally:
-            self._slots.release()
+    async def resume(
+        self, record: RunRecord, resume: Resume, breakpoints: Breakpoints | None = None
+    ) -> RunRecord | None:
+        """Queues a WAITING run again; None where it has moved on since `record` was read."""
+        resumed = await self._runs.resume(record, resume, breakpoints)
+        if resumed is not None:
+            self._watching.wake(record.run_id)
+            self._dispatcher.wake()
+        return resumed
 
-    async def _end(self, run: Run, conclusion: Conclusion) -> None:
-        try:
-            result = await self._engine.result(run, conclusion)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the run must get an end
-            result = RunResult(Outcome.ERROR, _fault("its result could not be made", run, error))
-        run.finish(result)
-        self._active -= 1
-        if run.start_time is not None and run.end_time is not None:
-            self._usual_time = (3 * self._usual_time + (run.end_time - run.start_time)) / 4
-        logger.info("run ended", extra={"run": run.run_id, "outcome": result.outcome.value, "reason": result.reason})
-        try:
-            await self._engine.archive(run)
-        except Exception as error:  # noqa: BLE001 - the events then stay in memory
-            _fault("its events could not be archived", run, error)
-        self._ended.append(run.run_id)
-        self.forget_old()
-
-    def forget_old(self) -> None:
-        """Forgets ended runs beyond the policy; `take_forgotten` says which."""
-        oldest = datetime.now(UTC) - self._policy.keep_for
-        while self._ended:
-            run = self._runs[self._ended[0]]
-            is_old = run.end_time is not None and run.end_time < oldest
-            if len(self._ended) <= self._policy.keep_runs and not is_old:
-                return
-            self._ended.popleft()
-            del self._runs[run.run_id]
-            self._by_request.pop(run.request_id, None)
-            self._forgotten.append(run.run_id)
-
-    def take_forgotten(self) -> list[str]:
-        """Ids of the runs forgotten since the last call, for whoever keeps something of them."""
-        taken, self._forgotten = self._forgotten, []
-        return taken
+    async def edited(self, record: RunRecord, wait: Wait, event: NewEvent) -> RunRecord | None:
+        """Lets a WAITING run stand at the checkpoint that an edit made; None where it has moved on since."""
+        edited = await self._runs.edited(record, wait, event)
+        self._watching.wake(record.run_id)
+        return edited
 
     def refuse(self) -> None:
-        """Takes no new runs from now on, and cancels those that wait."""
+        """Takes no new runs and begins no waiting ones; those at work stop at their next step."""
         self._draining = True
-        for run in list(self._runs.values()):
-            if run.state is RunState.QUEUED:
-                self.request_cancel(run.run_id, "the service is stopping")
+        self._dispatcher.refuse()
+        self._worker.request_drain()
 
     async def drain(self, grace: timedelta) -> None:
-        """Waits for runs at work for `grace`, then cancels them; returns when every run has its end."""
+        """Waits `grace` for runs to reach their next step, then breaks them off; all go on when a service is back."""
         self.refuse()
-        if self._supervisors:
-            await asyncio.wait(self._supervisors, timeout=grace.total_seconds())
-        for run in list(self._runs.values()):
-            self.request_cancel(run.run_id, "the service is stopping")
-        if self._supervisors:
-            await asyncio.wait(self._supervisors)
-
-
-def _conclusion(run: Run, work: asyncio.Task[Conclusion]) -> Conclusion:
-    """How the run ended, from how its work ended."""
-    if work.done() and not work.cancelled() and work.exception() is None:
-        return work.result()
-    if run.cancel_reason is not None:
-        return conclude(run.progress, Stop(Outcome.CANCELLED, run.cancel_reason or "cancelled"))
-    if asyncio.get_running_loop().time() >= run.deadline:
-        return conclude(run.progress, Stop(Outcome.BUDGET_EXHAUSTED, "the run's time was used up"))
-    error = work.exception() if work.done() and not work.cancelled() else None
-    reason = _fault("its work broke off", run, error or RuntimeError("cancelled from inside"))
-    return conclude(run.progress, Stop(Outcome.ERROR, reason))
-
-
-def _fault(what: str, run: Run, error: BaseException) -> str:
-    """Logs a fault of the service under an id, and gives back what a caller may read of it."""
-    error_id = f"err_{secrets.token_hex(8)}"
-    logger.error("fault in a run: %s", what, exc_info=error, extra={"run": run.run_id, "error_id": error_id})
-    return f"a fault of the service: {what} ({error_id})"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                await self._dispatcher.idle()
+        self._worker.give_up_all()
+        await self._dispatcher.idle()

@@ -2,8 +2,9 @@
 
 import asyncio
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 from orchestrator.runs.states import RunResult
 from orchestrator.workflows import Artifacts, Conclusion, Progress, load_files
@@ -15,9 +16,13 @@ _THREAD = ThreadPoolExecutor(1, thread_name_prefix="diff")  # comparing large fi
 
 
 async def result_of(
-    conclusion: Conclusion, progress: Progress, given: Iterable[File], artifacts: Artifacts
+    conclusion: Conclusion,
+    progress: Progress,
+    given: Iterable[File],
+    artifacts: Artifacts,
+    node_time: Mapping[str, timedelta],
 ) -> RunResult:
-    """The result of a run that ended so.
+    """The result of a run that ended so, with the time that its nodes took.
 
     Raises:
         ArtifactError: the delivered files cannot be read back.
@@ -38,7 +43,7 @@ async def result_of(
         diff_hash=diff_hash,
         attempts=tuple(progress.attempts),
         usage=progress.usage,
-        node_time=dict(progress.node_time),
+        node_time=node_time,
     )
 
 

@@ -10,10 +10,11 @@ from orchestrator.workflows import Attempt, Outcome
 
 
 class RunState(StrEnum):
-    """Where a run stands: QUEUED, then RUNNING, then one of the others for good."""
+    """Where a run stands: QUEUED and RUNNING, WAITING in between for a person, then one of the others for good."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
+    WAITING = "WAITING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"

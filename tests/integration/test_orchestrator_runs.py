@@ -20,8 +20,8 @@ from support.openai_server import Scripted, scripted_openai
 from support.orchestrator import fence, orchestrator_process, running_orchestrator, spec
 from support.sandbox import running_sandbox
 
-from orchestrator.runs import open_saver
-from orchestrator.runs.housekeeping import clean
+from orchestrator.runs import RunFilter
+from orchestrator.runs.pruning import Pruner, Retention
 from orchestrator.sandbox_client import SandboxClient
 from orchestrator.workflows import Attempt
 from orchestrator.workflows.sandbox import File, ProgramJob
@@ -45,7 +45,7 @@ def detail(error: grpc.aio.AioRpcError, kind):
 
 
 def checkpoint_bytes(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.glob("checkpoints*"))
+    return b"".join(path.read_bytes() for path in folder.glob("runs-checkpoints*"))
 
 
 async def test_a_repeated_request_id_gives_the_same_run_and_asks_the_model_once(sandbox: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_cancelling_generate_drops_its_model_call_within_a_second(sandbox:
     ):
         call = client.stub.Generate(pb.GenerateRequest(spec=spec(tests=TESTS)))
         await model.wait_for_requests(1)
-        (run,) = client.parts.manager._runs.values()
+        (run,) = await client.parts.runs.manager.list(RunFilter(tenant=""))
         await client.wait_for(run.run_id, lambda event: event.HasField("model_tokens"))
         call.cancel()
         cancelled_at = time.monotonic()
@@ -266,13 +266,12 @@ async def test_a_run_whose_time_is_up_in_the_queue_never_starts(sandbox: str, tm
 async def test_a_forgotten_run_leaves_no_checkpoints_and_a_kept_one_reads_back(sandbox: str, tmp_path: Path) -> None:
     async with (
         scripted_openai([RIGHT, RIGHT]) as model,
-        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path, keep_runs=1) as client,
-        open_saver(tmp_path / "checkpoints.sqlite") as saver,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path) as client,
     ):
         first = await client.generate(spec(tests=TESTS))
         second = await client.generate(spec(tests=TESTS))
-        parts = client.parts
-        await clean(parts.manager, saver, parts.artifacts, keep_for=timedelta(hours=1))
+        parts, saver = client.parts.runs, client.parts.runs.saver
+        await Pruner(parts.database, saver, parts.artifacts, Retention(timedelta(hours=1), keep_runs=1)).prune()
         forgotten = await saver.aget_tuple({"configurable": {"thread_id": first.run_id}})
         kept = await saver.aget_tuple({"configurable": {"thread_id": second.run_id}})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -308,7 +307,7 @@ async def test_a_wrong_request_is_told_every_field(sandbox: str, tmp_path: Path)
     ]
 
 
-async def test_a_stopping_service_lets_runs_end_and_refuses_new_ones(sandbox: str) -> None:
+async def test_a_stopping_service_refuses_new_runs_and_hands_those_at_work_back(sandbox: str) -> None:
     gate = asyncio.Event()
     async with (
         scripted_openai([Scripted(text=RIGHT, gate=gate)]) as model,
@@ -320,7 +319,8 @@ async def test_a_stopping_service_lets_runs_end_and_refuses_new_ones(sandbox: st
         name = health_pb2.HealthCheckRequest(service="codemend.orchestrator.v1.RunService")
         states = health.Watch(name)
         assert (await states.read()).status == health_pb2.HealthCheckResponse.SERVING
-        call = asyncio.create_task(client.generate(spec(tests=TESTS)))
+        run = await client.create(spec(tests=TESTS))
+        watch = asyncio.create_task(client.wait_for(run.run_id, is_handed_back))
         await model.wait_for_requests(1)
         service.send(signal.SIGTERM)
         async with asyncio.timeout(10):
@@ -330,15 +330,19 @@ async def test_a_stopping_service_lets_runs_end_and_refuses_new_ones(sandbox: st
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.create(spec(tests=TESTS))
         gate.set()
-        run = await call
+        handed_back = await watch
         await channel.close()
         code = await service.ended()
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert run.result.outcome == pb.RUN_OUTCOME_PASSED
+    assert handed_back.state_changed.reason == "the service is stopping"
     assert code == 0
 
 
-async def test_a_run_that_outlasts_the_grace_is_cancelled_and_its_watcher_told(sandbox: str) -> None:
+def is_handed_back(event: pb.RunEvent) -> bool:
+    return event.state_changed.state == pb.RUN_STATE_QUEUED and event.sequence > 1
+
+
+async def test_a_run_that_outlasts_the_grace_is_broken_off_and_leaves_no_secret(sandbox: str) -> None:
     async with (
         scripted_openai([STALL], api_key="sk-the-secret-key") as model,
         orchestrator_process(
@@ -346,15 +350,14 @@ async def test_a_run_that_outlasts_the_grace_is_cancelled_and_its_watcher_told(s
         ) as service,
     ):
         run = await service.client.create(spec(tests=TESTS))
-        watch = asyncio.create_task(service.client.events(run.run_id))
+        watch = asyncio.create_task(service.client.wait_for(run.run_id, is_handed_back))
         await model.wait_for_requests(1)
         service.send(signal.SIGTERM)
-        events = await watch
+        handed_back = await watch
         code = await service.ended()
         left = [path for path in (service.folder / "data").rglob("*") if path.is_file()]
         texts = [service.log(), *(path.read_bytes().decode("latin-1") for path in left)]
-    assert events[-1].state_changed.state == pb.RUN_STATE_CANCELLED
-    assert events[-1].state_changed.reason == "the service is stopping"
+    assert handed_back.state_changed.reason == "the service is stopping"
     assert code == 0
     assert any("checkpoints" in path.name for path in left)
     assert not any("sk-the-secret-key" in text for text in texts)

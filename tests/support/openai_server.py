@@ -204,16 +204,16 @@ class ScriptedServer:
 
 @contextlib.asynccontextmanager
 async def scripted_openai(
-    script: Script, *, model: str = "scripted-model", api_key: str = ""
+    script: Script, *, model: str = "scripted-model", api_key: str = "", host: str = "127.0.0.1"
 ) -> AsyncIterator[ScriptedServer]:
     """Serves `script`: replies in order, or a function (sync or async) of the request's body.
 
-    With `api_key`, any other key gets 401.
+    With `api_key`, any other key gets 401. `host` is an address of this machine, such as a bridge's for containers.
     """
     scripted = ScriptedServer(script, model=model, api_key=api_key)
-    server = await asyncio.start_server(scripted.accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(scripted.accept, host, 0)
     try:
-        scripted.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        scripted.base_url = f"http://{host}:{server.sockets[0].getsockname()[1]}/v1"
         yield scripted
     finally:
         server.close()

@@ -4,7 +4,7 @@ For what a real program cannot be made to do on demand: a forged report, a forbi
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -22,11 +22,11 @@ from sandbox_service.server import SERVICE, make_keys, make_servicer
 from sandbox_service.settings import Settings
 from support.cells import HeldCells
 
-Answer = JobOutcome | SandboxError
+Answer = JobOutcome | SandboxError | Callable[[Job], JobOutcome]
 
 
 class ScriptedCells(HeldCells):
-    """A CellKind that gives one answer a job, in their order; the last one again and again."""
+    """A CellKind that gives one answer a job, in order, the last one again and again; a function makes its own."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ScriptedCells(HeldCells):
         await asyncio.sleep(0)
         if isinstance(answer, SandboxError):
             raise answer
-        return answer
+        return answer if isinstance(answer, JobOutcome) else answer(job)
 
 
 @dataclass
@@ -54,9 +54,11 @@ class ScriptedSandbox:
 
 
 @asynccontextmanager
-async def scripted_sandbox(*answers: Answer, address: str = "127.0.0.1:0") -> AsyncIterator[ScriptedSandbox]:
+async def scripted_sandbox(
+    *answers: Answer, address: str = "127.0.0.1:0", concurrency: int = 2
+) -> AsyncIterator[ScriptedSandbox]:
     """Serves these answers."""
-    settings = Settings(address=address, concurrency=2)
+    settings = Settings(address=address, concurrency=concurrency)
     cells, keys = ScriptedCells(answers), make_keys(settings)
     scheduler = Scheduler(cells, concurrency=settings.concurrency, queue_size=settings.queue_size)
     server = RpcServer(ERRORS, reflection=False, maximum_calls=100)

@@ -1,164 +1,194 @@
-"""The event log: gapless numbers, every event once to every watcher, heartbeats, gathered tokens, the archive."""
+"""What a run tells, over a real database file: in order, without a gap, tokens gathered, and nothing twice."""
 
 import asyncio
-from datetime import timedelta
-from typing import get_args
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest_asyncio
 
-from orchestrator.models import Usage
-from orchestrator.runs.archive import dump_events, load_events
-from orchestrator.runs.events import TOKEN_CHARS, EventLog, Payload, Recorder, StateChanged
-from orchestrator.runs.states import RunState
+from orchestrator.errors import Fenced, RunNotFound
+from orchestrator.runs import RunResult, digest, new_run_id
+from orchestrator.runs.recorder import TOKEN_CHARS, Recorder
+from orchestrator.runs.records import NewRun
+from orchestrator.runs.store import Claim, Database, EventRows, Limits, Queue, RunRows, open_database
+from orchestrator.runs.watching import Watching
 from orchestrator.workflows import (
-    Attempt,
-    AttemptFinished,
-    ExecutionFinished,
-    ModelReplied,
+    STEP,
+    CodegenTask,
     ModelTokens,
     NodeFinished,
     NodeStarted,
     Outcome,
     RouteDecision,
-    Strategy,
-    Verdict,
-)
-from orchestrator.workflows.sandbox import (
-    Execution,
-    ExecutionStatus,
-    Failure,
-    Output,
-    ReportOutcome,
-    TestCase,
-    TestOutcome,
-    TestReport,
+    RunSpec,
+    Step,
 )
 
-LONG = timedelta(seconds=30)
+HEARTBEAT = timedelta(seconds=30)
 
 
-def filled(count):
-    log = EventLog("run_1")
-    for number in range(count):
-        log.append(NodeStarted("generate", number))
-    return log
+@pytest_asyncio.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(f"sqlite:///{tmp_path / 'runs.sqlite'}") as opened:
+        yield opened
 
 
-async def numbers(log, after=0):
-    return [event.sequence async for event in log.watch(after, heartbeat=LONG)]
+class Run:
+    """A run at work, with a recorder."""
+
+    def __init__(self, database: Database, claim: Claim, count: int) -> None:
+        self.database, self.claim = database, claim
+        self.rows, self.runs = EventRows(database), RunRows(database)
+        self.recorder = Recorder(self.rows, claim, count=count)
+
+    async def told(self) -> list[object]:
+        await self.recorder.flush()
+        events = await self.rows.read(self.claim.run_id, 0)
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        return [event.payload for event in events][2:]  # after QUEUED and RUNNING
+
+    async def again(self) -> "Run":
+        """The same run, taken up anew as after a crash."""
+        record = await self.runs.get(self.claim.run_id)
+        run = Run(self.database, self.claim, record.last_sequence)
+        known = await self.rows.keys(self.claim.run_id)
+        run.recorder = Recorder(self.rows, self.claim, known=known, count=record.last_sequence)
+        return run
 
 
-@given(st.integers(0, 20), st.integers(0, 25))
-def test_a_watcher_of_a_closed_log_sees_every_later_event_once(count, after):
-    log = filled(count)
-    log.close()
-    assert asyncio.run(numbers(log, after)) == list(range(after + 1, count + 1))
+async def begun(database: Database) -> Run:
+    spec, now = RunSpec("codegen", CodegenTask("x")), datetime.now(UTC)
+    await RunRows(database).create(NewRun(new_run_id(now), "", spec, digest(spec), 1, now))
+    (record,) = await Queue(database, Limits()).claim("me", {"codegen": 1}, 1)
+    return Run(database, Claim(record.run_id, record.epoch), record.last_sequence)
 
 
-async def test_watchers_that_come_at_different_times_all_see_everything():
-    log = filled(2)
-    watchers = [asyncio.create_task(numbers(log))]
-    await asyncio.sleep(0)
-    log.append(NodeStarted("execute", 3))
-    watchers.append(asyncio.create_task(numbers(log)))
-    await asyncio.sleep(0)
-    for number in range(4, 50):
-        log.append(NodeStarted("execute", number))
-    log.close()
-    assert [await watcher for watcher in watchers] == [list(range(1, 50))] * 2
+async def test_events_come_in_the_order_in_which_they_were_told(database: Database) -> None:
+    run = await begun(database)
+    told = [RouteDecision("a", "b", str(number)) for number in range(300)]
+    for payload in told:
+        run.recorder.emit(payload)
+        if int(payload.reason) % 7 == 0:
+            await asyncio.sleep(0)
+    assert await run.told() == told
+    await run.recorder.close()
 
 
-async def test_a_watcher_that_does_not_read_holds_nobody_up():
-    log = filled(1)
-    slow = log.watch(heartbeat=LONG)
-    assert (await anext(slow)).sequence == 1
-    for number in range(1000):
-        log.append(NodeStarted("execute", number))
-    log.close()
-    assert await numbers(log) == list(range(1, 1002))
-    assert [event.sequence async for event in slow] == list(range(2, 1002))
+async def test_what_is_told_while_a_batch_is_written_comes_into_the_next_one(database: Database) -> None:
+    run = await begun(database)
+    run.recorder.emit(RouteDecision("a", "b", "first"))
+    writing = asyncio.create_task(run.recorder.flush())
+    told = 1
+    while not writing.done():
+        run.recorder.emit(RouteDecision("a", "b", "meanwhile"))
+        told += 1
+        await asyncio.sleep(0)
+    assert len(await run.told()) == told
+    await run.recorder.close()
 
 
-async def test_a_quiet_log_gives_heartbeats_and_then_its_events():
-    log = filled(0)
-    watcher = log.watch(heartbeat=timedelta(milliseconds=5))
-    assert await anext(watcher) is None
-    log.append(NodeStarted("execute", 1))
-    assert (await anext(watcher)).sequence == 1
-    await watcher.aclose()
+async def test_tokens_are_gathered_and_come_before_what_is_told_after_them(database: Database) -> None:
+    run = await begun(database)
+    for piece in ("def ", "f", "():"):
+        run.recorder.emit_tokens(1, piece)
+    run.recorder.emit(NodeStarted("execute", 1))
+    assert await run.told() == [ModelTokens(1, "def f():"), NodeStarted("execute", 1)]
+    await run.recorder.close()
 
 
-async def test_nothing_is_added_to_a_closed_log():
-    log = filled(2)
-    log.close()
-    log.append(NodeStarted("execute", 1))
-    assert log.last_sequence == 2
+async def test_no_event_holds_more_tokens_than_its_limit(database: Database) -> None:
+    run = await begun(database)
+    run.recorder.emit_tokens(1, "x" * (2 * TOKEN_CHARS + 1))
+    assert [len(payload.text) for payload in await run.told()] == [TOKEN_CHARS, TOKEN_CHARS, 1]
+    await run.recorder.close()
 
 
-async def test_an_archived_log_takes_no_memory_and_reads_the_same():
-    log = filled(5)
-    log.close()
-    reader = log.watch(heartbeat=LONG)
-    first = await anext(reader)
-    kept = dump_events(log.events)
-
-    async def load():
-        return load_events(kept)
-
-    log.archive(load)
-    assert log.events == ()
-    assert [first.sequence, *[event.sequence async for event in reader]] == [1, 2, 3, 4, 5]
-    assert await numbers(log, 3) == [4, 5]
+async def test_tokens_beyond_the_cap_are_left_out_and_nothing_else_is(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.runs.recorder.MAXIMUM_EVENTS", 4)
+    run = await begun(database)
+    for number in range(5):
+        run.recorder.emit_tokens(1, str(number))
+        run.recorder.emit(RouteDecision("a", "b", str(number)))
+    kinds = [type(payload) for payload in await run.told()]
+    assert kinds.count(RouteDecision) == 5
+    assert kinds.count(ModelTokens) == 1
+    await run.recorder.close()
 
 
-async def test_tokens_are_gathered_in_order_before_the_next_event():
-    log = filled(0)
-    recorder = Recorder(log)
-    for piece in ("a", "b", "c"):
-        recorder.emit_tokens(1, piece)
-    recorder.emit_tokens(2, "x")
-    recorder.emit(NodeFinished("generate", 1, timedelta()))
-    assert [event.payload for event in log.events[:2]] == [ModelTokens(1, "abc"), ModelTokens(2, "x")]
-    assert isinstance(log.events[2].payload, NodeFinished)
+async def test_a_step_that_is_begun_again_tells_what_it_told_before_only_once(database: Database) -> None:
+    run = await begun(database)
+    finished = NodeFinished("generate", 1, timedelta(seconds=1), step_id="s")
+    token = STEP.set(Step("s", "generate/1"))
+    run.recorder.emit(NodeStarted("generate", 1, "s"))
+    run.recorder.emit(RouteDecision("a", "b", "c"))
+    await run.recorder.flush()
+    broken_off = await run.again()
+    for payload in (NodeStarted("generate", 1, "s"), RouteDecision("a", "b", "c"), finished):
+        broken_off.recorder.emit(payload)
+    await broken_off.recorder.flush()
+    over = await broken_off.again()
+    for payload in (NodeStarted("generate", 1, "s"), RouteDecision("a", "b", "c"), finished):
+        over.recorder.emit(payload)
+    told = await over.told()
+    STEP.reset(token)
+    starts = [payload for payload in told if isinstance(payload, NodeStarted)]
+    assert len(starts) == 2  # begun, and begun again; not a third time, since it was over
+    assert [payload for payload in told if not isinstance(payload, NodeStarted)] == [
+        RouteDecision("a", "b", "c"),
+        finished,
+    ]
+    for one in (run, broken_off, over):
+        await one.recorder.close()
 
 
-async def test_tokens_become_an_event_by_themselves_after_a_while_or_when_they_are_many():
-    log = filled(0)
-    recorder = Recorder(log)
-    recorder.emit_tokens(1, "x" * TOKEN_CHARS)
-    assert log.last_sequence == 1
-    recorder.emit_tokens(1, "y")
-    assert log.last_sequence == 1
-    watcher = log.watch(1, heartbeat=LONG)
-    assert (await anext(watcher)).payload == ModelTokens(1, "y")
-    await watcher.aclose()
+async def test_a_batch_whose_answer_got_lost_is_not_written_twice(database: Database) -> None:
+    run = await begun(database)
+    run.recorder.emit(RouteDecision("a", "b", "c"))
+    batch = tuple(run.recorder._events)
+    await run.rows.append(run.claim, batch, 2)  # it was written, and nobody heard of it
+    assert len(await run.told()) == 1
+    await run.recorder.close()
 
 
-FAILING = TestCase("t", TestOutcome.FAILED, failure=Failure("E", "m"), stdout=b"\xff\x00")
-PAYLOADS = [
-    StateChanged(RunState.FAILED, "why", Outcome.STUCK),
-    NodeStarted("generate", 1),
-    NodeFinished("generate", 1, timedelta(seconds=1.25), "cancelled"),
-    ModelTokens(1, "näher\n"),
-    ModelReplied(1, "m", "stop", Usage(1, 2, 3), timedelta(seconds=2), "fault"),
-    ExecutionFinished(
-        1,
-        Execution(ExecutionStatus.FAILED, exit_code=1, stdout=Output(b"\xff\x00", b"tail", 9)),
-        TestReport(ReportOutcome.FAILED, tests=(FAILING,), counts={TestOutcome.FAILED: 1}),
-    ),
-    AttemptFinished(Attempt(1, Strategy.DRAFT, Verdict.FAILED, report_outcome=ReportOutcome.FAILED)),
-    RouteDecision("decide", "repair", "why"),
-]
+async def test_who_has_lost_the_run_tells_nothing_more(database: Database) -> None:
+    run = await begun(database)
+    await run.runs.hand_back(run.claim, "elsewhere")
+    run.recorder.emit(RouteDecision("a", "b", "c"))
+    with pytest.raises(Fenced):
+        await run.recorder.flush()
+    await run.recorder.close()
 
 
-def test_every_kind_of_payload_has_a_sample():
-    assert {type(payload) for payload in PAYLOADS} == set(get_args(Payload))
+async def test_a_watcher_sees_every_later_event_once_and_then_the_end(database: Database) -> None:
+    run = await begun(database)
+    watching = Watching(run.runs, run.rows)
+    async with watching.running():
+
+        async def seen(after: int) -> list[int]:
+            events = watching.watch(run.claim.run_id, after, heartbeat=HEARTBEAT)
+            async with aclosing(events):
+                return [event.sequence async for event in events if event is not None]
+
+        early, late = asyncio.create_task(seen(0)), asyncio.create_task(seen(3))
+        for number in range(5):
+            run.recorder.emit(RouteDecision("a", "b", str(number)))
+            await run.recorder.flush()
+        await run.runs.finish(run.claim, RunResult(Outcome.PASSED, "it passed"))
+        assert await early == list(range(1, 9))
+        assert await late == list(range(4, 9))
+    await run.recorder.close()
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: type(payload).__name__)
-def test_an_archived_event_reads_back_as_it_was(payload):
-    log = EventLog("run_1")
-    log.append(payload)
-    assert load_events(dump_events(log.events)) == list(log.events)
+async def test_a_quiet_run_sends_heartbeats_and_an_unknown_one_is_not_found(database: Database) -> None:
+    run = await begun(database)
+    watching = Watching(run.runs, run.rows)
+    events = watching.watch(run.claim.run_id, 2, heartbeat=timedelta(milliseconds=1))
+    async with aclosing(events):
+        assert await anext(events) is None
+    with pytest.raises(RunNotFound):
+        await anext(watching.watch("run_x", heartbeat=HEARTBEAT))

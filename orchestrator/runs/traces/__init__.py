@@ -1,0 +1,21 @@
+"""What runs did, step by step: their points, where two of them part, and how one is played again."""
+
+from orchestrator.runs.traces.comparing import Divergence, Trace, compare, difference
+from orchestrator.runs.traces.copying import copy_checkpoints
+from orchestrator.runs.traces.points import FieldChange, Point, changes, path_to, read_points
+from orchestrator.runs.traces.replaying import last_node, replay
+
+__all__ = [
+    "Divergence",
+    "FieldChange",
+    "Point",
+    "Trace",
+    "changes",
+    "compare",
+    "copy_checkpoints",
+    "difference",
+    "last_node",
+    "path_to",
+    "read_points",
+    "replay",
+]
