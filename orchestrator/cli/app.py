@@ -15,9 +15,12 @@ from orchestrator.cli.doctor import doctor_command
 from orchestrator.cli.errors import CliError, ExitCode, OutputClosed
 from orchestrator.cli.eval import eval_command
 from orchestrator.cli.execute import exec_command
+from orchestrator.cli.prune import prune_command
 from orchestrator.cli.run import run_command
+from orchestrator.cli.runs_app import runs_app
 from orchestrator.cli.serve import serve_command
 from orchestrator.cli.session import session_app
+from orchestrator.cli.suite import suite_app
 from orchestrator.cli.terminal import complain, tolerate_any_encoding
 from orchestrator.cli.test import command as tests_command
 
@@ -37,7 +40,10 @@ app.command("exec")(exec_command)
 app.command("test")(tests_command)
 app.command("eval")(eval_command)
 app.add_typer(session_app)
+app.add_typer(runs_app)
+app.add_typer(suite_app)
 app.command("serve")(serve_command)
+app.command("prune")(prune_command)
 app.command("doctor")(doctor_command)
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
 import grpc
-from codemend.orchestrator.v1 import runs_pb2_grpc
+from codemend.orchestrator.v1 import debug_pb2_grpc, regression_pb2_grpc, runs_pb2_grpc
 from codemend.rpc import open_channel
 from codemend.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
 from google.rpc import error_details_pb2
@@ -25,6 +25,8 @@ from orchestrator.cli.inputs import SourceFile
 T = TypeVar("T")
 # Types of the stubs on an asyncio channel; they exist for type checkers only.
 RunsStub: TypeAlias = "runs_pb2_grpc.RunServiceAsyncStub"
+DebugStub: TypeAlias = "debug_pb2_grpc.DebugServiceAsyncStub"
+RegressionStub: TypeAlias = "regression_pb2_grpc.RegressionServiceAsyncStub"
 SandboxStub: TypeAlias = "sandbox_pb2_grpc.SandboxServiceAsyncStub"
 
 CALL_TIMEOUT = timedelta(seconds=30)  # of calls that only ask or set off
@@ -47,6 +49,30 @@ async def runs_stub(address: str) -> AsyncIterator[RunsStub]:
     async with open_channel(address) as channel:
         await _connected(channel, RUN_SERVICE, address)
         yield runs_pb2_grpc.RunServiceStub(channel)
+
+
+@asynccontextmanager
+async def debug_stubs(address: str) -> AsyncIterator[tuple[RunsStub, DebugStub]]:
+    """The orchestrator's RunService and DebugService at `address`, over one channel.
+
+    Raises:
+        ServiceFault: nothing answers there.
+    """
+    async with open_channel(address) as channel:
+        await _connected(channel, RUN_SERVICE, address)
+        yield runs_pb2_grpc.RunServiceStub(channel), debug_pb2_grpc.DebugServiceStub(channel)
+
+
+@asynccontextmanager
+async def regression_stub(address: str) -> AsyncIterator[RegressionStub]:
+    """The orchestrator's RegressionService at `address`.
+
+    Raises:
+        ServiceFault: nothing answers there.
+    """
+    async with open_channel(address) as channel:
+        await _connected(channel, RUN_SERVICE, address)
+        yield regression_pb2_grpc.RegressionServiceStub(channel)
 
 
 @asynccontextmanager

@@ -49,7 +49,11 @@ class LiveView:
         """Replaces the live part by the outcome and the files."""
         self.close()
         solved = run.result.outcome == runs_pb2.RUN_OUTCOME_PASSED
-        self._console.print(Text(wording.ending(run), style="bold green" if solved else "bold red"))
+        self._console.print(
+            Text(
+                wording.ending(run), style="bold green" if solved else "bold red" if run.HasField("result") else "bold"
+            )
+        )
         for line in summary_lines(run):
             self._console.print(line)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 _SERVICES = "Services and model"
+DEFAULT_ADDRESS = "127.0.0.1:50051"  # where `codemend serve` listens unless it is told otherwise
 
 WallOption = Annotated[
     str | None,
@@ -123,4 +124,46 @@ TimeoutOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead, with the contract's field names.")]
 OutFile = Annotated[
     Path | None, typer.Option("--out", metavar="F.jsonl", help="Where the results go, one JSON line a task.")
+]
+RunningAddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        envvar="CODEMEND_ORCHESTRATOR",
+        metavar="ADDR",
+        help="The running orchestrator that keeps the runs, host:port or unix:/path.",
+    ),
+]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `runs list` prints it.")]
+BreakBeforeOption = Annotated[
+    list[str] | None,
+    typer.Option("--break-before", metavar="NODE", help="Wait before this node each time; repeatable; *: every node."),
+]
+BreakAfterOption = Annotated[
+    list[str] | None,
+    typer.Option("--break-after", metavar="NODE", help="Wait after this node each time; repeatable; *: every node."),
+]
+PromptOption = Annotated[
+    list[str] | None,
+    typer.Option("--prompt", metavar="NAME=@F", help="Text in the place of a prompt file; repeatable."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help='JSON or text for a field, as plan.note="mind 0"; repeatable.'),
+]
+ValuesOption = Annotated[
+    Path | None, typer.Option("--values", metavar="F.json", help="A JSON object of fields to change.")
+]
+StateFileOption = Annotated[
+    list[str] | None,
+    typer.Option("--file", metavar="PATH=@F", help="A file to lay over the draft that is to be executed; repeatable."),
+]
+AsNodeOption = Annotated[
+    str,
+    typer.Option(
+        "--as-node",
+        metavar="NODE",
+        help="In whose name, which decides what comes next.",
+        show_default="the one that ran last",
+    ),
 ]

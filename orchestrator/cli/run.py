@@ -9,7 +9,7 @@ import typer
 from codemend.orchestrator.v1 import runs_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.cli import client, inputs, options, runs
+from orchestrator.cli import client, inputs, options, runs, runs_edits
 from orchestrator.cli.delivery import prepare, write_files
 from orchestrator.cli.errors import ExitCode, UsageFault
 from orchestrator.cli.interrupts import run_to_exit
@@ -54,6 +54,16 @@ def run_command(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the delivered files into this directory.")
     ] = None,
+    before: options.BreakBeforeOption = None,
+    after: options.BreakAfterOption = None,
+    prompts: options.PromptOption = None,
+    priority: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="N", help="Waiting runs with lower numbers go first.")
+    ] = 0,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A word to find it by; repeatable.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the run's id and leave; needs --address.")] = False,
     as_json: options.JsonOption = False,
     model_url: options.ModelUrlOption = "",
     model: options.ModelOption = "",
@@ -71,6 +81,8 @@ def run_command(
     - 3: a service or the model failed
     - 130: interrupted; the run was cancelled
 
+    A run that waits at a breakpoint is left to wait: go on with it by `codemend runs`.
+
     With --json each line is an object: {"event": …} for each event, then {"run": …} with the result.
     """
     if tests and check:
@@ -83,7 +95,19 @@ def run_command(
         entry_point=entry_point,
         hide_tests=hide_tests,
     )
-    spec = runs_pb2.RunSpec(codegen=task_input, options=run_options(attempts, candidates, timeout))
+    if not address and (detach or before or after):
+        option = "--detach" if detach else "--break-before" if before else "--break-after"
+        raise UsageFault(option, "the run outlives this command; give the --address of an orchestrator that keeps it")
+    asked = run_options(attempts, candidates, timeout)
+    asked.MergeFrom(
+        runs_pb2.RunOptions(
+            interrupt_before=before or [],
+            interrupt_after=after or [],
+            prompts=runs_edits.read_prompts(prompts or []),
+            priority=priority,
+        )
+    )
+    spec = runs_pb2.RunSpec(codegen=task_input, options=asked, labels=runs_edits.read_labels("--label", labels or []))
     target = choose_target(
         context,
         address=address,
@@ -93,6 +117,8 @@ def run_command(
         embedded_model=embedded_model,
     )
     target.apply(spec.options)
+    if detach:
+        return run_to_exit(_detached(address, spec, as_json=as_json))
     if out is not None:
         prepare(out)
     return run_to_exit(_run(target, spec, as_json=as_json, out=out))
@@ -114,9 +140,22 @@ def run_options(attempts: int | None, candidates: int, timeout: str | None) -> r
     return asked
 
 
+async def _detached(address: str, spec: runs_pb2.RunSpec, *, as_json: bool) -> int:
+    async with client.runs_stub(address) as stub:
+        run = await runs.create_run(stub, spec)
+    if as_json:
+        JsonView().end(run)
+    else:
+        console().print(run.run_id)
+    return ExitCode.OK
+
+
 async def _run(target: Target, spec: runs_pb2.RunSpec, *, as_json: bool, out: Path | None) -> int:
     work = partial(_watch, spec=spec, as_json=as_json)
     run = await with_target(target, work)
+    if run.state == runs_pb2.RUN_STATE_WAITING:
+        complain(f"{run.run_id} waits; go on with `codemend runs resume {run.run_id}`")
+        return ExitCode.OK
     if out is not None:
         for path in write_files(out, run.result.files):
             complain(f"wrote {path}")
@@ -132,6 +171,8 @@ async def _watch(address: str, *, spec: runs_pb2.RunSpec, as_json: bool) -> runs
             async with aclosing(runs.follow(stub, created.run_id)) as events:
                 async for event in events:
                     view.event(event)
+                    if event.HasField("wait"):  # nobody can go on with it while this command waits, too
+                        break
             ended = await runs.fetch_run(stub, created.run_id)
             view.end(ended)
             return ended

@@ -1,6 +1,6 @@
 """One run from a client's side: created once however often it is asked for, followed to its end, cancelled when left.
 
-Shared by `run` and `eval`; what is shown of it is theirs.
+Shared by `run`, `runs` and `eval`; what is shown of it is theirs.
 """
 
 import asyncio
@@ -52,13 +52,18 @@ async def _abandon(stub: Stub, request: runs_pb2.CreateRunRequest) -> None:
         await cancel_run(stub, answer.run.run_id, "the client left")
 
 
-async def follow(stub: Stub, run_id: str) -> AsyncGenerator[runs_pb2.RunEvent]:
+async def follow(stub: Stub, run_id: str, after: int = 0) -> AsyncGenerator[runs_pb2.RunEvent]:
     """Every event of the run, each once and in order, to its last; a broken stream is taken up where it broke.
+
+    Args:
+        stub: of the service that has the run.
+        run_id: whose events.
+        after: number of an event; only later ones are given.
 
     Raises:
         CliError: the orchestrator stays away, or no longer knows the run.
     """
-    last = 0
+    last = after
     failures = 0
     broken_since = time.monotonic()
     delay: float | None

@@ -16,7 +16,6 @@ from orchestrator.cli.services import Services, child_services
 from orchestrator.cli.terminal import complain, console
 
 _STOP_TIMEOUT = timedelta(minutes=5)  # a backstop; each service bounds its own stop by its grace
-_DEFAULT_ADDRESS = "127.0.0.1:50051"
 _DEFAULT_SANDBOX_ADDRESS = "127.0.0.1:50061"
 
 
@@ -38,7 +37,7 @@ def serve_command(
         typer.Option(
             envvar="CODEMEND_ADDRESS", metavar="ADDR", help="Where the orchestrator listens: host:port or unix:/path."
         ),
-    ] = _DEFAULT_ADDRESS,
+    ] = options.DEFAULT_ADDRESS,
     sandbox_address: Annotated[
         str,
         typer.Option(

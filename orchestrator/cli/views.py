@@ -23,7 +23,7 @@ class View(Protocol):
         """Shows one event."""
 
     def end(self, run: runs_pb2.Run) -> None:
-        """Shows the ended run."""
+        """Shows the run, ended or waiting."""
 
     def close(self) -> None:
         """Gives the terminal back, whether or not the run ended."""
@@ -89,7 +89,9 @@ def attempt_lines(attempt: runs_pb2.Attempt, what_failed: list[str]) -> list[str
 
 
 def summary_lines(run: runs_pb2.Run) -> list[str]:
-    """What a run used, and the files that it delivers."""
+    """What a run that has ended used, and the files that it delivers."""
+    if not run.HasField("result"):
+        return []
     took = run.end_time.ToDatetime() - run.create_time.ToDatetime()
     lines = [f"{wording.usage(run.result.usage)}, {in_seconds(took)}"]
     if run.result.outcome != runs_pb2.RUN_OUTCOME_PASSED and run.result.delivered_attempt:

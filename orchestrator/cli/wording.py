@@ -21,6 +21,11 @@ _FAILING = {
 }
 
 
+def run_state(state: "runs_pb2.RunState.ValueType") -> str:
+    """`QUEUED`, `WAITING`, …: the state without its enum's prefix."""
+    return runs_pb2.RunState.Name(state).removeprefix("RUN_STATE_")
+
+
 def run_outcome(outcome: "runs_pb2.RunOutcome.ValueType") -> str:
     """`PASSED`, `STUCK`, …: the outcome without its enum's prefix."""
     return runs_pb2.RunOutcome.Name(outcome).removeprefix("RUN_OUTCOME_")
@@ -72,7 +77,9 @@ def output_tail(output: sandbox_pb2.Output) -> list[str]:
 
 
 def ending(run: runs_pb2.Run) -> str:
-    """`PASSED after 2 attempts`, with the reason where it did not pass."""
+    """`PASSED after 2 attempts`, with the reason where it did not pass; for a run that waits, where it does."""
+    if not run.HasField("result"):
+        return f"{run.run_id} waits ({printable(run.wait.reason)}) at checkpoint {run.wait.checkpoint_id}"
     result = run.result
     count = len(result.attempts)
     line = f"{run_outcome(result.outcome)} after {count} attempt{'' if count == 1 else 's'}"

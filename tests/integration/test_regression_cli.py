@@ -1,0 +1,146 @@
+"""`codemend suite`: the shipped suite played with nothing but this checkout, and cases of a running service."""
+
+import json
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support.cli import run_cli
+from support.openai_server import scripted_openai
+from support.orchestrator import fence, running_orchestrator, spec
+from support.sandbox import running_sandbox
+
+SUITE = Path(__file__).parents[1] / "data" / "suite.jsonl"
+PROMPTS = Path(__file__).parents[2] / "orchestrator" / "workflows" / "prompts"
+NOWHERE = {"CODEMEND_ORCHESTRATOR": "127.0.0.1:1", "CODEMEND_SANDBOX_ADDRESS": "127.0.0.1:1"}
+TESTS = {"test_solution.py": "from solution import add\n\ndef test_one():\n    assert add(1, 2) == 3\n"}
+RIGHT = fence("def add(a, b):\n    return a + b")
+WRONG = fence("def add(a, b):\n    return a - b")
+
+
+def shipped() -> list[dict]:
+    return [json.loads(line) for line in SUITE.read_text("utf-8").splitlines()]
+
+
+async def test_the_shipped_suite_ends_as_recorded_without_any_service(tmp_path):
+    done = await run_cli("suite", "run", str(SUITE), cwd=tmp_path, env=NOWHERE)
+    assert done.code == 0, done.out + done.err
+    count = len(shipped())
+    assert done.out.splitlines()[-1].startswith(f"{count} cases: {count} as expected, 0 flipped")
+
+
+def test_the_shipped_suite_holds_every_kind_of_run():
+    cases = [line["case"] for line in shipped()]
+    outcomes = [case["expectation"]["outcome"] for case in cases]
+    repaired = [case for case in cases if "repair" in case["expectation"]["path"]]
+    assert SUITE.stat().st_size < 200_000
+    assert set(outcomes) > {"PASSED"}
+    assert "PASSED" in {case["expectation"]["outcome"] for case in repaired}
+    assert any(case["spec"]["task"]["check_script"] for case in cases)
+    assert any(case["spec"]["options"]["candidates"] == 2 for case in cases)
+    assert all(case["model"]["name"] for case in cases)
+
+
+async def test_a_changed_prompt_file_flips_the_shipped_suite_and_names_the_first_step(tmp_path):
+    changed = (PROMPTS / "system.md").read_text("utf-8") + "\nNever use recursion.\n"
+    (tmp_path / "system.md").write_text(changed, "utf-8")
+    done = await run_cli("suite", "run", str(SUITE), "--prompt", "system=@system.md", cwd=tmp_path, env=NOWHERE)
+    assert done.code == 1, done.out + done.err
+    count = len(shipped())
+    lines = done.out.splitlines()
+    assert lines[-1].startswith(f"{count} cases: 0 as expected, {count} flipped")
+    assert sum(line.startswith("FLIPPED") for line in lines) == count
+    assert "    first difference: step 1, generate, prompt" in lines
+    assert "      +Never use recursion." in lines
+
+
+async def test_a_prompt_of_repairs_alone_flips_the_runs_that_were_repaired(tmp_path):
+    changed = (PROMPTS / "repair.md").read_text("utf-8") + "\nThink twice.\n"
+    done = await run_cli(
+        "suite", "run", str(SUITE), "--prompt", f"repair={changed}", "--json", cwd=tmp_path, env=NOWHERE
+    )
+    *results, report = done.json_lines
+    flipped = [line["case_result"] for line in results if not line["case_result"].get("passed")]
+    assert (done.code, report["report"]["flipped"]) == (1, len(flipped))
+    repaired = {line["name"] for line in shipped() if any("repair/" in one["name"] for one in line["case"]["tape"])}
+    assert {result["case"]["name"] for result in flipped} == repaired != set()
+    assert {result["divergence"]["node"] for result in flipped} == {"repair"}
+    assert {result["divergence"]["kind"] for result in flipped} == {"prompt"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.jsonl"], "FILE: cannot read"),
+        (["empty.jsonl"], "FILE: 'empty.jsonl' holds no case"),
+        (["wrong.jsonl"], "FILE: wrong.jsonl: line 2"),
+        ([str(SUITE), "--case", "none"], "--case: "),
+        ([str(SUITE), "--prompt", "system"], "--prompt: "),
+        ([str(SUITE), "--prompt", "nothing=x"], "options.prompts[nothing]"),
+        ([str(SUITE), "--record", "x"], "--record: "),
+        ([], "FILE: give a file of cases, or the --address"),
+    ],
+)
+async def test_a_wrong_use_is_refused_by_name(tmp_path, arguments, words):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "wrong.jsonl").write_text('\n{"name": "x", "case": {}}\n')
+    done = await run_cli("suite", "run", *arguments, cwd=tmp_path)
+    assert (done.code, words in done.err) == (2, True), done.err
+
+
+async def test_a_service_that_is_not_there_is_told(tmp_path):
+    done = await run_cli("suite", "list", "--address", "127.0.0.1:1", cwd=tmp_path)
+    assert done.code == 3
+    assert "cannot reach the orchestrator at 127.0.0.1:1" in done.err
+
+
+@pytest_asyncio.fixture(scope="module")
+async def sandbox():
+    async with running_sandbox(SANDBOX_CONCURRENCY="2") as address:
+        yield address
+
+
+@pytest.mark.timeout(300)  # a dozen commands, each a process of its own
+async def test_cases_of_a_service_are_made_moved_run_and_deleted(sandbox, tmp_path):
+    async with (
+        scripted_openai([WRONG, RIGHT]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path / "data") as client,
+    ):
+        run = await client.generate(spec(tests=TESTS))
+
+        async def suite(*arguments):
+            return await run_cli("suite", *arguments, cwd=tmp_path, env={"CODEMEND_ORCHESTRATOR": client.address})
+
+        made = await suite("create", run.run_id, "--name", "add")
+        assert (made.code, "PASSED" in made.out) == (0, True), made.err
+        assert (await suite("create", run.run_id, "--name", "add", "--expect", "failed")).code == 3
+        assert (await suite("list")).out == made.out
+        assert (await suite("export", "--out", "cases.jsonl")).code == 0
+        assert (await suite("export", "add")).out == (tmp_path / "cases.jsonl").read_text("utf-8")
+        assert (await suite("run")).out.splitlines()[-1].startswith("1 case: 1 as expected")
+        assert (await suite("delete", "add")).code == 0
+        assert (await suite("run")).code == 2
+        again = await suite("import", "cases.jsonl")
+        assert (again.code, "add" in again.out) == (0, True), again.err
+        flipped = await suite("run", "--prompt", "system=Answer in verse.")
+        assert (flipped.code, "step 1, generate, prompt" in flipped.out) == (1, True), flipped.err
+        assert len(model.requests) == 2
+
+
+@pytest.mark.timeout(300)
+async def test_a_file_is_recorded_anew_by_running_it_live(sandbox, tmp_path):
+    async with (
+        scripted_openai([WRONG, RIGHT, RIGHT]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path / "data") as client,
+    ):
+        env = {"CODEMEND_ORCHESTRATOR": client.address}
+        run = await client.generate(spec(tests=TESTS))
+        await run_cli("suite", "create", run.run_id, "--name", "add", cwd=tmp_path, env=env)
+        await run_cli("suite", "export", "--out", "cases.jsonl", cwd=tmp_path, env=env)
+        before = json.loads((tmp_path / "cases.jsonl").read_text("utf-8"))
+        done = await run_cli("suite", "run", "cases.jsonl", "--live", "--record", "cases.jsonl", cwd=tmp_path, env=env)
+        assert done.code == 0, done.out + done.err
+        after = json.loads((tmp_path / "cases.jsonl").read_text("utf-8"))
+        assert [len(one["case"]["tape"]) for one in (before, after)] == [4, 2]
+        played = await run_cli("suite", "run", "cases.jsonl", cwd=tmp_path, env=NOWHERE)
+        assert played.code == 0, played.out
