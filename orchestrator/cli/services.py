@@ -7,6 +7,7 @@ end.
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -82,6 +83,9 @@ class Services:
         if not address and "CODEMEND_DATA_DIR" not in os.environ:
             # Its runs end with this command; a directory of its own keeps two commands off one database.
             added["CODEMEND_DATA_DIR"] = str(self._directory / "data")
+            added["CODEMEND_DATABASE_URL"] = ""
+        if not address:  # beside a service that stays, on the same data, it is another replica
+            added["CODEMEND_REPLICA_ID"] = f"cli-{secrets.token_hex(8)}"
         arguments = ["--address", where, "--sandbox", sandbox_address]
         return await self._start("orchestrator", arguments, {**added, **(environment or {})})
 
