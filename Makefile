@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: setup demo test lint protos serve bench soak security sandbox-image clean help
+.PHONY: setup demo test lint protos serve bench load soak security sandbox-image base-image images clean help
 
 setup: .venv/installed ## make the environment in .venv
 
@@ -21,7 +21,7 @@ test: setup ## run all tests (CI=true: a missing prerequisite is a failure, not 
 lint: setup ## check format, style, types, layers, contracts and shell scripts
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
 	$(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos && $(BIN)/yamllint --strict .
-	$(BIN)/shellcheck .ci/run .ci/engine deploy/docker/sandbox/build
+	$(BIN)/shellcheck .ci/run .ci/engine deploy/docker/base deploy/docker/images deploy/docker/sandbox/build deploy/docker/postgres/start
 
 protos: setup ## make the stubs anew after a change of a .proto file
 	$(BIN)/python protos/build.py
@@ -32,6 +32,9 @@ serve: setup ## start both services on loopback
 bench: setup ## compare with bare processes, bubblewrap, docker and peers, in one run (about 6 min)
 	$(BIN)/python tests/bench/run.py
 
+load: setup ## 1,000 scripted runs on SQLite and on PostgreSQL, and what codemend adds to each node (about 5 min)
+	$(BIN)/python tests/load/runs.py && $(BIN)/python tests/bench/runs.py
+
 soak: setup ## 20,000 mixed jobs: right verdicts, and nothing may leak (at most 15 min)
 	$(BIN)/python tests/load/soak.py
 
@@ -40,6 +43,12 @@ security: setup ## attack every kind of cell that can be had here, and print wha
 
 sandbox-image: setup ## build the image of docker cells from Debian packages, with no container registry
 	PYTHON=$(BIN)/python deploy/docker/sandbox/build $(ENVIRONMENT)
+
+base-image: ## import the bases of all images from Debian packages, each once
+	deploy/docker/base orchestrator sandbox postgres
+
+images: setup ## build the images of both services and of a trial database (deploy/README.md)
+	PYTHON=$(BIN)/python deploy/docker/images
 
 clean: ## remove the environment, the stubs and all caches
 	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache

@@ -1,12 +1,11 @@
 """The sandbox service inside a gVisor pod, as Kubernetes runs it: root with SYS_ADMIN in the pod, none of it outside.
 
-A small Debian is made once with mmdebstrap and kept in the user's cache; the checkout and the packages that the tests
-run with are mounted into it. No image registry and no container engine takes part: `runsc` runs the bundle.
+Its Debian is the base of the sandbox's images, unpacked once into the user's cache; the checkout and the packages that
+the tests run with are mounted into it. The container engine only keeps that base: `runsc` runs the bundle.
 """
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -22,7 +21,7 @@ from pathlib import Path
 from support.footprint import Footprint
 
 ROOT = Path(__file__).parents[2]
-_PACKAGES = ("python3", "libseccomp2", "nodejs")
+_BASE = "codemend-sandbox-base:bookworm"
 _LOOK = "import json; from support.footprint import footprint; seen = footprint(1); print(json.dumps([seen.processes, "
 _LOOK += "sorted(seen.groups), sorted(seen.mounts), sorted(seen.files)]))"
 _CAPABILITIES = [
@@ -87,7 +86,7 @@ def lacking() -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if os.geteuid() != 0:
         return "root, to run a gVisor pod"
-    for tool in ("runsc", "mmdebstrap"):
+    for tool in ("runsc", "mmdebstrap", "docker"):
         if not shutil.which(tool):
             return f"{tool} (package of the same name)"
     return "" if version == "3.11" else f"python 3.11, the one of the pod; this is {version}"
@@ -130,25 +129,35 @@ def _quietly(command: Sequence[str]) -> None:
 
 
 def debian() -> Path:
-    """The tree of the pod: made at the first time, in about half a minute, then taken from the cache."""
+    """The tree of the pod: unpacked at the first time, then taken from the cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "codemend-tests"
     cache.mkdir(parents=True, exist_ok=True)
-    tree = cache / f"debian-{hashlib.sha256(' '.join(_PACKAGES).encode()).hexdigest()[:12]}"
+    _printed([str(ROOT / "deploy" / "docker" / "base"), "sandbox"])
+    digest = _printed(["docker", "image", "inspect", "--format", "{{.Id}}", _BASE]).removeprefix("sha256:")
+    tree = cache / f"debian-{digest[:12]}"
     if tree.is_dir():
         return tree
     making = Path(tempfile.mkdtemp(dir=cache))
+    container = _printed(["docker", "create", _BASE, "true"])
     try:
         made = making / "tree"
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(_PACKAGES)}", "bookworm", made]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        made.mkdir()
+        _printed(["docker", "export", "--output", str(making / "tar"), container])
+        _printed(["tar", "--extract", "--numeric-owner", "--directory", str(made), "--file", str(making / "tar")])
         for place in ("srv/codemend", "opt/site", "shared"):
             (made / place).mkdir(parents=True)
         with contextlib.suppress(OSError):  # another process was faster
             made.rename(tree)
     finally:
+        _quietly(["docker", "rm", container])
         shutil.rmtree(making)
     return tree
+
+
+def _printed(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-2000:]}"
+    return done.stdout.strip()
 
 
 def _bundle(tree: Path, shared: Path, settings: Mapping[str, str]) -> dict[str, object]:
