@@ -15,8 +15,8 @@ setup: .venv/installed ## make the environment in .venv
 demo: setup ## fetch the embedded model, start both services, and watch one task fail, be repaired and pass
 	$(BIN)/codemend run @tests/data/demo/task.md --tests tests/data/demo/test_solution.py --hide-tests --attempts 8
 
-test: setup ## run all tests (CI=true: a missing prerequisite is a failure, not a skip)
-	$(BIN)/python -m pytest
+test: setup ## run all tests, two at a time (CI=true: a missing prerequisite is a failure, not a skip)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: setup ## check format, style, types, layers, contracts and shell scripts
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,21 @@ if TYPE_CHECKING:
     from support.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
+CELL_TESTS = ("support.kinds", "support.pods", "support.engine")
+"""Modules of whoever starts containers and pods: those tests stay in one process, one after the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups tests for pytest-xdist: each file is one group, and all that start containers or pods are one together."""
+    for item in items:
+        starts_cells = "running" in getattr(item, "fixturenames", ()) or _uses_containers(getattr(item, "module", None))
+        item.add_marker(pytest.mark.xdist_group("cells" if starts_cells else str(item.path)))
+
+
+def _uses_containers(module: ModuleType | None) -> bool:
+    values = vars(module).values() if module is not None else ()
+    names = {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") for value in values}
+    return not names.isdisjoint(CELL_TESTS)
 
 
 @pytest.fixture(scope="session")
