@@ -99,7 +99,7 @@ async def _serve_cells(
     )
     keys = make_keys(settings)
     _watch(metrics, scheduler, kind, keys, settings)
-    sessions = make_sessions(settings)
+    sessions = make_sessions(settings, kind)
     metrics.watch("sessions", "Sessions now.", lambda: sessions.count)
     metrics.watch("session_bytes", "Bytes of the files of all sessions.", lambda: sessions.held_bytes)
     servicer = make_servicer(scheduler, kind, settings, keys, sessions)
@@ -155,9 +155,9 @@ def make_keys(settings: Settings) -> IdempotencyKeys[Message]:
     )
 
 
-def make_sessions(settings: Settings) -> SessionStore:
-    """The store of sessions."""
-    return SessionStore(_capacity(settings))
+def make_sessions(settings: Settings, kind: CellKind) -> SessionStore:
+    """The store of sessions, whose cells go with them."""
+    return SessionStore(_capacity(settings), on_end=kind.forget)
 
 
 def _capacity(settings: Settings) -> Capacity:
@@ -186,7 +186,7 @@ def make_servicer(
         kind,
         rules,
         keys,
-        sessions=sessions or make_sessions(settings),
+        sessions=sessions or make_sessions(settings, kind),
         session_rules=SessionRules(
             Terms(
                 settings.default_session_idle_ttl,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from sandbox_service.domain import Lease
 from sandbox_service.errors import ServiceDraining, SessionBusy, SessionNotFound, SessionStorageFull, TooManySessions
 from sandbox_service.workspace import Workspace
 
@@ -97,6 +98,7 @@ class SessionStore:
         self,
         capacity: Capacity,
         *,
+        on_end: Callable[[Lease], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -104,10 +106,12 @@ class SessionStore:
 
         Args:
             capacity: what all sessions may take.
+            on_end: called when a session has ended and nothing of it runs any more.
             clock: monotonic seconds, by which sessions end.
             now: the time that callers are told.
         """
         self._capacity = capacity
+        self._on_end = on_end
         self._clock = clock
         self._now = now
         self._sessions: dict[str, _Session] = {}
@@ -240,7 +244,11 @@ class SessionStore:
             del self._tenants[session.tenant]
         self._held_bytes -= session.held_bytes
         session.workspace = session.snapshot = Workspace()
-        if session.work is not None:
+        lease = Lease(session.tenant, session.id)
+        if session.work is None:
+            self._on_end(lease)
+        else:
+            session.work.add_done_callback(lambda _: self._on_end(lease))
             session.work.cancel()
         return session.work
 

@@ -104,8 +104,8 @@ class Settings(BaseSettings):
     max_sessions: Count = Field(1024, description="Sessions at one time.")
     max_sessions_per_tenant: Count = Field(512, description="Sessions of one tenant at one time.")
     session_bytes: Size = Field(1024 * MIB, description="Files of all sessions together, in the service's memory.")
-    max_streams: Count = Field(512, description="Streaming calls at one time.")
-    max_streams_per_tenant: Count = Field(128, description="Streaming calls of one tenant at one time.")
+    max_streams: Count = Field(1024, description="Streaming calls at one time.")
+    max_streams_per_tenant: Count = Field(512, description="Streaming calls of one tenant at one time.")
     stream_stall_time: Time = Field(
         timedelta(seconds=30), description="Time for the reader of a stream to take one message; then its call ends."
     )

@@ -51,5 +51,8 @@ class CellKind(Protocol):
             CellUnavailable: one of them is required.
         """
 
+    def forget(self, lease: Lease) -> None:
+        """A lease is over: nothing is kept for it any more."""
+
     def language_versions(self) -> dict[str, str]:
         """Interpreter or toolchain version of each language. Valid after `start`."""

@@ -143,6 +143,9 @@ class ProcessCells:
         """Every protection, and whether it is in force."""
         return self._protections
 
+    def forget(self, lease: Lease) -> None:
+        """Nothing is ever kept for a lease."""
+
     def language_versions(self) -> dict[str, str]:
         """Version of each language's interpreter."""
         return {name: language.version for name, language in self._languages.items()}

@@ -109,6 +109,7 @@ async def test_a_session_never_gets_the_container_of_another_one_of_its_tenant(b
         found = json.loads((await other.python(LOOK)).out)
         assert set(engine.containers_of(by_session.sandbox.pid).values()) > first
     assert not any(found.values()), found
+    await until(lambda: not engine.containers_of(by_session.sandbox.pid), GONE_SECONDS)
 
 
 async def test_attacks_of_one_session_are_contained_and_its_next_job_is_honest(by_session):

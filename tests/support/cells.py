@@ -55,6 +55,9 @@ class HeldCells:
     def degrade(self, missing: Mapping[str, str]) -> None:
         """Nothing to take back."""
 
+    def forget(self, lease) -> None:
+        """Nothing is kept for a lease."""
+
     def language_versions(self) -> dict[str, str]:
         """Python alone."""
         return {"python": "3.11.7"}

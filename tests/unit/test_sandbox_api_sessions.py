@@ -42,7 +42,8 @@ class Service(Sessions):
 @asynccontextmanager
 async def serving(**settings):
     values = Settings(**{"address": "127.0.0.1:0", "concurrency": 1, "queue_size": 5, **settings})
-    cells, store = HeldCells(), make_sessions(values)
+    cells = HeldCells()
+    store = make_sessions(values, cells)
     scheduler = Scheduler(cells, concurrency=values.concurrency, queue_size=values.queue_size)
     server = RpcServer(ERRORS, reflection=False, maximum_calls=100, stall=values.stream_stall_time)
     servicer = make_servicer(scheduler, cells, values, make_keys(values), store)
@@ -229,11 +230,11 @@ async def test_streams_of_one_tenant_hold_no_place_of_another_s_and_give_theirs_
     limits = {"max_streams": 3, "max_streams_per_tenant": 2, "stream_stall_time": timedelta(seconds=0.2)}
     async with (
         serving(**limits) as service,
-        service.session({"big": bytes(8 * MIB)}, "a") as mine,
-        service.session({"big": bytes(8 * MIB)}, "b") as other,
+        service.session({"big": bytes(40 * MIB)}, "a") as mine,
+        service.session({"big": bytes(40 * MIB)}, "b") as other,
         service.session({"c": "1"}, "c") as third,
     ):
-        unread = [await stalled_download(service, mine.id, "a", 8 * MIB) for _ in range(2)]
+        unread = [await stalled_download(service, mine.id, "a", 40 * MIB) for _ in range(2)]
         await until(lambda: not downloads())  # the server has given up on both, and both are there still
         error = await refused(mine.download())
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -241,7 +242,7 @@ async def test_streams_of_one_tenant_hold_no_place_of_another_s_and_give_theirs_
         assert error_detail(error, error_details_pb2.ErrorInfo).reason == "TOO_MANY_STREAMS"
         assert error_detail(error, error_details_pb2.RetryInfo).retry_delay.seconds == 1
         assert (await third.download()).files == {"c": b"1"}
-        unread.append(await eventually(lambda: stalled_download(service, other.id, "b", 8 * MIB)))
+        unread.append(await eventually(lambda: stalled_download(service, other.id, "b", 40 * MIB)))
         assert "server has 3 streaming calls" in (await refused(third.upload({"d": "2"}))).details()
         await refused(drained(unread[0]))
         unread[1].cancel()
@@ -269,7 +270,7 @@ async def test_capabilities_tell_how_many_sessions_there_may_be_and_for_how_long
         reply = await service.stub.GetCapabilities(pb.GetCapabilitiesRequest())
         assert reply.maximum_sessions == 7
         assert reply.maximum_session_ttl.ToTimedelta() == timedelta(hours=9)
-        assert reply.maximum_streams_per_tenant == 128
+        assert reply.maximum_streams_per_tenant == 512
 
 
 async def test_small_files_take_one_page_each_of_an_upload():

@@ -49,6 +49,7 @@ class Database:
         )
         self._turn = asyncio.Lock()  # SQLite: this process's writers, one at a time
         self._in_use = 0
+        self._is_closed = False
         self._unused = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -79,6 +80,8 @@ class Database:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
+        if self._is_closed:  # a connection made now would never be closed
+            raise StoreUnavailable("the service is stopping")
         self._in_use += 1
         try:
             yield
@@ -87,7 +90,8 @@ class Database:
             self._unused.set()
 
     async def close(self) -> None:
-        """Closes all connections, those at work once they are not."""
+        """Closes all connections, those at work once they are not; no new ones are made."""
+        self._is_closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BUSY_SECONDS):
                 while self._in_use:

@@ -171,6 +171,11 @@ class DockerCells:
             listed = "; ".join(f"{wall.name} ({wall.detail})" for wall in absent)
             raise CellUnavailable(f"required, and not in force here: {listed}")
 
+    def forget(self, lease: Lease) -> None:
+        """A lease is over: the container that is kept for it goes."""
+        if (key := self._options.reuse.key(lease)) is not None:
+            self._pool.release(key)
+
     def language_versions(self) -> dict[str, str]:
         """Version of each language's interpreter in the image."""
         return self._versions

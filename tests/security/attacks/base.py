@@ -229,7 +229,7 @@ def probe(group: str, name: str, code: str, *also: str, first: str = "", neighbo
     """An attack that tells what it could do; everything must have been refused."""
     before = f"{PRELUDE}\n{dedent(first)}" if first else ""
     whole = f"{PRELUDE}\n{dedent(code)}{EPILOGUE}"
-    return Attack(name, group, whole, refused(*also), {"wall_time": 10}, first=before, neighbour=neighbour)
+    return Attack(name, group, whole, refused(*also), {"wall_time": 25}, first=before, neighbour=neighbour)
 
 
 def harm(group: str, name: str, code: str, judge: Judge, **limits: float) -> Attack:

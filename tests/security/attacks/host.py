@@ -25,7 +25,7 @@ def _brings_only(*allowed: str):
 
 def _collected(name: str, code: str, *allowed: str) -> Attack:
     return Attack(
-        name, _GROUP, f"{PRELUDE}\n{dedent(code)}{EPILOGUE}", _brings_only(*allowed), {"wall_time": 10}, ("**",)
+        name, _GROUP, f"{PRELUDE}\n{dedent(code)}{EPILOGUE}", _brings_only(*allowed), {"wall_time": 25}, ("**",)
     )
 
 
