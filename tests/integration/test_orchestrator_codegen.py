@@ -83,9 +83,10 @@ async def test_the_files_delivered_are_the_files_that_were_verified(service: Ser
     async with service([MINUS, RIGHT]) as (client, _):
         run = await client.generate(spec(tests=TESTS))
         verified = await client.parts.runs.artifacts.get(run.result.attempts[1].code_hash)
+        record = await client.parts.runs.manager.get(run.run_id)
     assert b"solution.py" in verified
     assert run.result.attempts[1].code_hash != run.result.attempts[0].code_hash
-    assert (await client.parts.runs.manager.get(run.run_id)).result.files_hash == run.result.attempts[1].code_hash
+    assert record.result.files_hash == run.result.attempts[1].code_hash
 
 
 async def test_code_that_runs_with_nothing_to_verify_it_is_unverified(service: Service) -> None:
