@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from codemend.orchestrator.v1 import regression_pb2, runs_pb2
 
-from orchestrator.cli import client, inputs, options, suite_calls, suite_view
+from orchestrator.cli import client, inputs, options, runs_edits, suite_calls, suite_view
 from orchestrator.cli.errors import ExitCode, UsageFault
 from orchestrator.cli.interrupts import run_to_exit
 from orchestrator.cli.target import Target, choose_target, with_target
@@ -87,7 +87,7 @@ def run_command(
     """
     if record is not None and not live:
         raise UsageFault("--record", "it keeps new runs, which --live makes")
-    asked = runs_pb2.RunOptions(prompts=_prompts(prompts or []))
+    asked = runs_pb2.RunOptions(prompts=runs_edits.read_prompts(prompts or []))
     wanted = _Wanted(tuple(cases or ()), asked, at_once, as_json)
     if file is not None and not live:
         if _is_typed(context, "model"):
@@ -235,17 +235,6 @@ async def _ask_at(address: str, *, wanted: _Wanted, file: Path | None, record: P
     if not report.total:
         raise UsageFault("--address", "the orchestrator keeps no case")
     return ExitCode.NOT_SOLVED if suite_view.has_flips(report) else ExitCode.OK
-
-
-def _prompts(given: list[str]) -> dict[str, str]:
-    """Prompts by name. Raises UsageFault."""
-    found: dict[str, str] = {}
-    for one in given:
-        name, equals, text = one.partition("=")
-        if not (name and equals and text):
-            raise UsageFault("--prompt", f"{one[:80]!r} is not NAME=@FILE or NAME=TEXT")
-        found[name] = inputs.read_text("--prompt", Path(text[1:])) if text.startswith("@") else text
-    return found
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:

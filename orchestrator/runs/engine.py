@@ -21,7 +21,7 @@ from orchestrator.runs.records import Origin, OriginKind, Resume, RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import Claim, EventRows, RunRows, TapeRows
 from orchestrator.runs.tape import LiveTape, ReplayTape
-from orchestrator.runs.traces import copy_checkpoints, path_to, read_points, replay
+from orchestrator.runs.traces import copy_checkpoints, own_path, path_to, read_points, replay
 from orchestrator.workflows import (
     WORKFLOWS,
     Artifacts,
@@ -178,7 +178,7 @@ class Engine:
             for event in edits
             if isinstance(event.payload, StateEdited)
         }
-        path = path_to(points, points[-1].checkpoint_id) if points else ()
+        path = own_path(points)
         try:
             return await replay(
                 graph,

@@ -21,6 +21,7 @@ class RunState(StrEnum):
 
 
 TERMINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
+ACTIVE = frozenset(RunState) - TERMINAL
 
 
 @dataclass(frozen=True, slots=True)

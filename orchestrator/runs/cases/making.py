@@ -17,7 +17,7 @@ from orchestrator.runs.events import StateEdited
 from orchestrator.runs.records import OriginKind, RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import CaseRow, TapeEntry
-from orchestrator.runs.traces import Point, last_node, path_to, read_points
+from orchestrator.runs.traces import Point, last_node, own_path, read_points
 from orchestrator.workflows import Effect, Outcome, RunSpec
 
 _HASH = re.compile('"([0-9a-f]{64})"')
@@ -60,7 +60,7 @@ class CaseMaker:
     async def _body(self, record: RunRecord, result: RunResult, expected: Outcome | None) -> CaseBody:
         workflow = workflow_of(record)
         points = await read_points(self._parts.engine.graphs[record.workflow], workflow, record.run_id)
-        path = path_to(points, points[-1].checkpoint_id) if points else ()
+        path = own_path(points)
         if not path or path[-1].next:
             raise WrongState(f"{record.run_id} was broken off before its graph came to its end: {result.reason}")
         begin = await self._begin(record, path)

@@ -16,7 +16,7 @@ from orchestrator.runs.cases.body import CaseBody, RecordedStep
 from orchestrator.runs.cases.offline import MemoryArtifacts, NoModels, NoSandbox
 from orchestrator.runs.checkpoints import serializer
 from orchestrator.runs.tape import ReplayTape
-from orchestrator.runs.traces import Divergence, Point, Trace, compare, path_to, read_points, replay
+from orchestrator.runs.traces import Divergence, Point, Trace, compare, own_path, read_points, replay
 from orchestrator.workflows import (
     WORKFLOWS,
     CodegenContext,
@@ -70,7 +70,7 @@ async def play(body: CaseBody, spec: RunSpec) -> Played:
     context = _context(body, spec, workflow, original)
     end, met = await _drive(body, graph, workflow, context, start=workflow.start(spec), original=original)
     points = await read_points(graph, workflow, _THREAD)
-    path = path_to(points, points[-1].checkpoint_id) if points else ()
+    path = own_path(points)
     known = original if met is None else original[: len(path)]
     equal, divergence = compare(Trace(known, ()), Trace(path, ()))
     if divergence is None and met is not None:

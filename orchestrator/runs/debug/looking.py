@@ -9,7 +9,16 @@ from orchestrator.runs.engine import workflow_of
 from orchestrator.runs.outcome import diff
 from orchestrator.runs.records import Origin, OriginKind, RunRecord
 from orchestrator.runs.states import RunResult
-from orchestrator.runs.traces import Divergence, FieldChange, Point, Trace, changes, compare, path_to, read_points
+from orchestrator.runs.traces import (
+    Divergence,
+    FieldChange,
+    Point,
+    Trace,
+    changes,
+    compare,
+    own_path,
+    read_points,
+)
 from orchestrator.workflows import Attempt, RunOptions, encode, load_files
 from orchestrator.workflows.sandbox import File
 
@@ -60,7 +69,7 @@ class Looker:
     async def trace(self, run_id: str) -> Trace:
         """What a run did on its path."""
         points = await self.points(run_id)
-        path = path_to(points, points[-1].checkpoint_id) if points else ()
+        path = own_path(points)
         return Trace(path, await self._parts.tapes.read(run_id))
 
     async def compare(self, run_id: str, other_run_id: str) -> Comparison:

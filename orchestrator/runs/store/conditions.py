@@ -2,10 +2,8 @@
 
 from sqlalchemy import ColumnElement
 
-from orchestrator.runs.states import TERMINAL, RunState
+from orchestrator.runs.states import ACTIVE, RunState
 from orchestrator.runs.store.schema import RUNS
-
-ACTIVE = frozenset(RunState) - TERMINAL
 
 
 def asked_to_end() -> ColumnElement[bool]:

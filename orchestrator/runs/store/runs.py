@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from orchestrator.errors import RequestIdTaken, RunNotFound
 from orchestrator.runs.events import NewEvent, StateChanged
 from orchestrator.runs.records import Breakpoints, NewRun, Resume, RunFilter, RunRecord, Wait
-from orchestrator.runs.states import TERMINAL, RunResult, RunState
+from orchestrator.runs.states import ACTIVE, TERMINAL, RunResult, RunState
 from orchestrator.runs.store.claims import Claim, held
 from orchestrator.runs.store.database import Database
 from orchestrator.runs.store.events import add_events, happened
@@ -26,7 +26,6 @@ from orchestrator.runs.store.whole import whole
 from orchestrator.workflows import RunSpec, decode
 
 EDIT_TIME = timedelta(seconds=30)
-ACTIVE = frozenset(RunState) - TERMINAL
 
 
 class RunRows:

@@ -2,7 +2,7 @@
 
 from orchestrator.runs.traces.comparing import Divergence, Trace, compare, difference
 from orchestrator.runs.traces.copying import copy_checkpoints
-from orchestrator.runs.traces.points import FieldChange, Point, changes, path_to, read_points
+from orchestrator.runs.traces.points import FieldChange, Point, changes, own_path, path_to, read_points
 from orchestrator.runs.traces.replaying import last_node, replay
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "copy_checkpoints",
     "difference",
     "last_node",
+    "own_path",
     "path_to",
     "read_points",
     "replay",

@@ -76,6 +76,11 @@ def path_to(points: Sequence[Point], checkpoint_id: str) -> Sequence[Point]:
     return path[::-1]
 
 
+def own_path(points: Sequence[Point]) -> Sequence[Point]:
+    """The points from the beginning to where the run stands."""
+    return path_to(points, points[-1].checkpoint_id) if points else ()
+
+
 def changes(before: str, after: str) -> Sequence[FieldChange]:
     """What differs between two states or other values as JSON, field by field, in order of name."""
     old, new = _flat(json.loads(before or "{}")), _flat(json.loads(after or "{}"))

@@ -5,7 +5,7 @@ from typing import Any
 
 from langgraph.runtime import RunControl
 
-from orchestrator.runs.traces.points import Point, path_to, read_points
+from orchestrator.runs.traces.points import Point, own_path, read_points
 from orchestrator.workflows import CodegenContext, Drained, Finished, Graph, Paused, Workflow, drive
 
 
@@ -69,7 +69,7 @@ def last_node(path: Sequence[Point]) -> str:
 
 async def _path(graph: Graph, workflow: Workflow, run_id: str) -> Sequence[Point]:
     points = await read_points(graph, workflow, run_id)
-    return path_to(points, points[-1].checkpoint_id) if points else ()
+    return own_path(points)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
