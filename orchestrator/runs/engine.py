@@ -42,6 +42,7 @@ from orchestrator.workflows import (
     break_off,
     conclude,
     drive,
+    progress_so_far,
 )
 from orchestrator.workflows.sandbox import Sandbox
 
@@ -208,10 +209,7 @@ class Engine:
 
     async def progress(self, record: RunRecord) -> Progress:
         """The run so far, as its newest checkpoint and the steps that ended after it have it."""
-        workflow = workflow_of(record)
-        state = await self.graphs[record.workflow].aget_state({"configurable": {"thread_id": record.run_id}})
-        results = [task.result for task in state.tasks if isinstance(task.result, Mapping)]
-        return workflow.progress(state.values, results)
+        return await progress_so_far(workflow_of(record), self.graphs[record.workflow], record.run_id)
 
     async def result(self, prepared: Prepared, conclusion: Conclusion) -> RunResult:
         """The result, with the best attempt's files read back under the hash that was executed."""

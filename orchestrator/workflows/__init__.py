@@ -21,7 +21,7 @@ from orchestrator.workflows.spec import CODER, DEFAULT_PATH, CodegenTask, RunOpt
 from orchestrator.workflows.state import RECORDS, Attempt, Conclusion, Outcome, Progress, Stop, Strategy, Verdict
 from orchestrator.workflows.tape import STEP, Codec, Effect, Request, Step, Tape, Untaped, since
 from orchestrator.workflows.templates import check_prompt
-from orchestrator.workflows.workflow import WORKFLOWS, Workflow
+from orchestrator.workflows.workflow import WORKFLOWS, Workflow, progress_so_far
 
 __all__ = [
     "CODEGEN",
@@ -76,6 +76,7 @@ __all__ = [
     "load",
     "load_files",
     "overlay",
+    "progress_so_far",
     "save",
     "save_files",
     "since",

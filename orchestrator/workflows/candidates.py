@@ -13,14 +13,14 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime
 
 from orchestrator.errors import Diverged, StoreError
-from orchestrator.models import Usage
-from orchestrator.workflows.answers import ATTEMPT
+from orchestrator.models import ModelError, Reply, Usage
+from orchestrator.workflows.answers import ATTEMPT, MODEL
 from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.graph_types import Graph
-from orchestrator.workflows.routes import CANDIDATE
+from orchestrator.workflows.routes import CANDIDATE, GENERATE
 from orchestrator.workflows.state import Attempt, CodegenState, Plan, Verdict, unexecuted
-from orchestrator.workflows.steps import Observed, new_step, publish
-from orchestrator.workflows.tape import STEP, Effect
+from orchestrator.workflows.steps import Observed, inner_step, new_step, publish
+from orchestrator.workflows.tape import STEP, Effect, Request
 
 PASSES = frozenset({Verdict.PASSED, Verdict.UNVERIFIED})
 
@@ -93,8 +93,34 @@ async def _ended_early(plan: Plan, verdict: Verdict, reason: str, context: Codeg
     attempt = context.progress.find(plan.number)
     if attempt is None and (draft := context.progress.drafts.get(plan.number)) is not None:
         attempt = unexecuted(draft, verdict, reason)
-    attempt = attempt or Attempt(plan.number, plan.strategy, verdict, summary=reason)
+    attempt = attempt or Attempt(
+        plan.number, plan.strategy, verdict, summary=reason, usage=await _spent_before(plan, context)
+    )
     return _left(await context.tape.decided(Effect.RACE, attempt, ATTEMPT) or attempt, context)
+
+
+async def _spent_before(plan: Plan, context: CodegenContext) -> Usage:
+    """What a candidate's model call took that was answered before a crash, where it has not come to it again."""
+    if context.tape.is_replay:  # whose own decision says it
+        return Usage()
+    over = STEP.set(inner_step(STEP.get(), GENERATE, plan.number))
+    try:
+        reply: Reply = await context.tape.take(Request(Effect.MODEL, None), _nobody, MODEL)
+    except _NotAnsweredError:
+        return Usage()
+    except ModelError as error:
+        return error.usage
+    finally:
+        STEP.reset(over)
+    return reply.usage
+
+
+class _NotAnsweredError(Exception):
+    """The tape has no such answer."""
+
+
+async def _nobody() -> Reply:
+    raise _NotAnsweredError
 
 
 def _left(attempt: Attempt, context: CodegenContext) -> CodegenState:

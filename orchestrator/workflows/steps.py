@@ -36,8 +36,13 @@ def new_step(name: str, number: int, runtime: Runtime[Any]) -> Step:
     """The step that begins. A candidate's own graph has no checkpoints, so its steps are named by the candidate's."""
     outer = STEP.get(None)
     if outer is not None:
-        return Step(f"{outer.step_id}/{name}", f"{name}/{number}")
+        return inner_step(outer, name, number)
     return Step(runtime.execution_info.task_id if runtime.execution_info is not None else "", f"{name}/{number}")
+
+
+def inner_step(outer: Step, name: str, number: int) -> Step:
+    """A step of a candidate's own graph."""
+    return Step(f"{outer.step_id}/{name}", f"{name}/{number}")
 
 
 def publish(fragment: CodegenState, context: CodegenContext) -> None:

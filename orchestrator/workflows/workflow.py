@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import StateSnapshot
 
 from orchestrator.workflows import codegen, routes
 from orchestrator.workflows.graph_types import Graph
@@ -46,6 +47,17 @@ class Workflow:
     code_hash: Callable[[Mapping[str, Any]], str]
     draft_hash: Callable[[Mapping[str, Any]], str]
     with_draft: Callable[[Mapping[str, Any], str], CodegenState]
+
+
+async def progress_so_far(workflow: Workflow, graph: Graph, thread_id: str) -> Progress:
+    """The run so far, as its newest checkpoint and the steps that ended after it have it."""
+    # Of the history, since the current state as LangGraph gives it may have the ended steps' results in its values.
+    history = graph.aget_state_history({"configurable": {"thread_id": thread_id}}, limit=1)
+    newest: list[StateSnapshot] = [snapshot async for snapshot in history]
+    if not newest:
+        return Progress()
+    results = [task.result for task in newest[0].tasks if isinstance(task.result, Mapping)]
+    return workflow.progress(newest[0].values, results)
 
 
 def _start(spec: RunSpec) -> CodegenState:

@@ -5,7 +5,7 @@ A run here is driven as a worker does it, one stint at a time, so that a test ca
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,7 @@ from orchestrator.workflows import (
     RunOptions,
     RunSpec,
     drive,
+    progress_so_far,
 )
 from orchestrator.workflows.sandbox import (
     Execution,
@@ -156,11 +157,9 @@ class Bench:
     async def stint(self, *, redact: Callable[[str], str] = str, **options: Any) -> End:
         """Works on the run as a worker does, from where it stands."""
         graph = WORKFLOW.build(self.saver)
-        state = await graph.aget_state({"configurable": {"thread_id": self.run_id}})
-        results = [task.result for task in state.tasks if isinstance(task.result, Mapping)]
         live = LiveTape(self.tapes, self.claim, await self.entries(), redact=redact)
         tape = live if self.original is None else ReplayTape(self.original, live=live)
-        self.context = replace(self.made(tape), progress=WORKFLOW.progress(state.values, results))
+        self.context = replace(self.made(tape), progress=await progress_so_far(WORKFLOW, graph, self.run_id))
         return await drive(graph, self.context, self.run_id, start=WORKFLOW.start(self.spec), **options)
 
     async def replay(self, **changes: Any) -> tuple[End, list[tuple[str, tuple[str, ...]]]]:

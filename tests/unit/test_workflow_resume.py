@@ -131,6 +131,7 @@ async def test_candidates_that_were_done_are_not_begun_again(tmp_path):
         assert end.conclusion.outcome is Outcome.FAILED
         assert (len(made.models.prompts), len(sandbox.ran)) == (3, 4)
         assert sorted(attempt.number for attempt in made.context.progress.attempts) == [1, 2, 3]
+        assert made.context.progress.usage == Usage(3, 60, 30)
         replayed, states = await made.replay()
         assert (replayed, states) == (end, await made.states())
 
@@ -177,6 +178,7 @@ async def test_a_candidate_that_is_begun_again_learns_who_has_passed(tmp_path):
         assert (len(made.models.prompts), len(sandbox.ran)) == (2, 2)
         loser = made.context.progress.find(1)
         assert (loser.verdict, loser.summary) == (Verdict.STOPPED, "stopped: attempt 2 passed first")
+        assert (loser.usage, made.context.progress.usage) == (Usage(1, 20, 10), Usage(2, 40, 20))
         replayed, states = await made.replay()
         assert (replayed, states) == (end, await made.states())
 
