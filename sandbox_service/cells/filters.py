@@ -101,9 +101,17 @@ _NEGATIVE = 0x80000000
 _LATE_COMMANDS, _SETLEASE, _NOTIFY = 0x400, 1024, 1026
 _OTHER_LATE_COMMANDS = (1025, 1028, 1029, 1030, 1031, 1032, 1033, 1034, 1035, 1036, 1037, 1038)
 """fcntl's from F_GETLEASE to F_SET_FILE_RW_HINT; the commands without the bit _LATE_COMMANDS are all allowed."""
-_SUMMED_UP = {"memfd_create", "prctl"}
+_SUMMED_UP = {"memfd_create", "prctl", "setsockopt"}
 """What is not, or not simply, allowed where process 1 sums up the memory of its job."""
 _SET_DUMPABLE = 4
+_SOL_SOCKET = 1
+_SIZES_OF_BUFFERS = {7: 0, 8: 0, 32: errno.EPERM, 33: errno.EPERM}
+"""SO_SNDBUF, SO_RCVBUF and their forms for those with powers: what to answer."""
+_LOW_BITS, _OTHER_OPTIONS = 0x7F, (
+    (0x7C, 0), (0x7E, 4), (0x7F, 6), (0x7F, 9), (0x7E, 10), (0x7C, 12), (0x70, 16),
+    (0x7E, 34), (0x7C, 36), (0x78, 40), (0x70, 48), (0x40, 0x40),
+)  # fmt: skip
+"""Mask and value: together all numbers whose low bits are none of `_SIZES_OF_BUFFERS`."""
 _OPTIMIZE_AS_TREE = 2
 _NEWEST_API = 6
 _INSTALL = "libseccomp is needed: install the system package libseccomp2 and the python package pyseccomp"
@@ -215,9 +223,20 @@ def _by_arguments(binding: ModuleType) -> Iterator[tuple[Any, ...]]:
 def _in_plain_sight(binding: ModuleType) -> Iterator[tuple[Any, ...]]:
     """A process that is not dumpable is out of sight in /proc: asking for it is answered, and not done.
 
-    The kernel looks at the lower half of the option alone, so the other options are told apart by each of its bits.
+    So is asking for larger buffers of a socket: where the kernel does not tell what lies in them, each counts with its
+    usual size. Linux, too, makes no buffer larger than it allows, and does not say so.
+
+    The kernel looks at the lower half of an option alone, so the other options are told apart by each of its bits.
     """
     masked = binding.MASKED_EQ
+    for bit in (1 << number for number in range(32)):
+        yield "setsockopt", None, (1, masked, bit, 0 if bit == _SOL_SOCKET else bit)
+        if bit > _LOW_BITS:
+            yield "setsockopt", None, (1, masked, _INT, _SOL_SOCKET), (2, masked, bit, bit)
+    for mask, value in _OTHER_OPTIONS:
+        yield "setsockopt", None, (1, masked, _INT, _SOL_SOCKET), (2, masked, mask, value)
+    for option, error in _SIZES_OF_BUFFERS.items():
+        yield "setsockopt", error, (1, masked, _INT, _SOL_SOCKET), (2, masked, _INT, option)
     for bit in (1 << number for number in range(32)):
         yield "prctl", None, (0, masked, bit, 0 if bit == _SET_DUMPABLE else bit)
     yield "prctl", 0, (0, masked, _INT, _SET_DUMPABLE), (1, binding.EQ, 0)

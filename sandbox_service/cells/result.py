@@ -56,7 +56,9 @@ def result(
     evidence = Evidence(
         wait_status=end.get("status"),
         kill=_kill(seen, limits) or (Kill.CPU_TIME if _is_over_cpu_time(end, met, limits) else None),
-        out_of_memory_kills=used.out_of_memory_kills or int("memory_bytes" in met),
+        over_memory="memory_bytes" in met,
+        over_disk="disk" in met,
+        out_of_memory_kills=used.out_of_memory_kills,
         process_limit_hits=used.process_limit_hits or int("processes" in met),
         disk_full=bool(end.get("disk_full")),
         file_limit_met=bool(end.get("file_limit_met")),

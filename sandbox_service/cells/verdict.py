@@ -23,10 +23,13 @@ class Evidence:
     """What was seen of a job's end.
 
     `wait_status` (as of waitpid) is None where the whole cell died; `violation` is the name of a forbidden system call.
+    `over_memory` and `over_disk`: the job was seen to hold more than its limit, however its program ended.
     """
 
     wait_status: int | None
     kill: Kill | None = None
+    over_memory: bool = False
+    over_disk: bool = False
     out_of_memory_kills: int = 0
     process_limit_hits: int = 0
     disk_full: bool = False
@@ -55,14 +58,23 @@ def ending(evidence: Evidence, limits: Limits) -> Ending | None:
         if evidence.process_limit_hits:
             reason += f"; it had met the limit of {limits.processes} processes"
         return Ending(evidence.kill.value, reason, signal=signal.SIGKILL)
-    if code == 0:
+    found = _held_too_much(evidence, limits)
+    if found is None and code == 0:
         return Ending(Status.SUCCEEDED, exit_code=0)
-    found = _limit(evidence, limits, number)
+    found = found or _limit(evidence, limits, number)
     if found is not None:
         return Ending(*found, exit_code=code, signal=number)
     if number is not None:
         return Ending(Status.SIGNALED, f"ended by {_name(number)}", signal=number)
     return Ending(Status.FAILED, f"exit code {code}", exit_code=code) if code is not None else None
+
+
+def _held_too_much(evidence: Evidence, limits: Limits) -> tuple[Status, str] | None:
+    if evidence.over_memory:
+        return Status.MEMORY_LIMIT, _over_memory(limits)
+    if evidence.over_disk:
+        return Status.DISK_LIMIT, f"over the disk limit of {limits.disk_bytes} bytes or {limits.inodes} files"
+    return None
 
 
 def _decode(wait_status: int | None) -> tuple[int | None, int | None]:
@@ -74,7 +86,7 @@ def _decode(wait_status: int | None) -> tuple[int | None, int | None]:
 def _limit(evidence: Evidence, limits: Limits, number: int | None) -> tuple[Status, str] | None:
     """The limit that a failed program met, the most telling first."""
     if evidence.out_of_memory_kills or evidence.memory_error:
-        return Status.MEMORY_LIMIT, f"over the memory limit of {limits.memory_bytes} bytes"
+        return Status.MEMORY_LIMIT, _over_memory(limits)
     if number == signal.SIGXCPU:
         return Status.CPU_LIMIT, _kill_reason(Kill.CPU_TIME, limits)
     if number == signal.SIGXFSZ or evidence.file_limit_met:
@@ -84,6 +96,10 @@ def _limit(evidence: Evidence, limits: Limits, number: int | None) -> tuple[Stat
     if evidence.process_limit_hits:
         return Status.PROCESS_LIMIT, f"failed after it met the limit of {limits.processes} processes"
     return None
+
+
+def _over_memory(limits: Limits) -> str:
+    return f"over the memory limit of {limits.memory_bytes} bytes"
 
 
 def _kill_reason(kill: Kill, limits: Limits) -> str:

@@ -146,11 +146,12 @@ def run(
     reaped = _Reaped()
     status, violation = _wait(main_pid, control, wake_read, handover, around.have.filter, used=used, reaped=reaped)
     ended = time.monotonic_ns()
-    if used is not None and status != 0:
+    if used is not None:
+        _freeze_rest()
         used.look_after_the_end()
     met = used.met if used else []
     tell(control, status=status, ended=ended, violation=violation, met=met)
-    disk_full = "disk" in met or _disk_is_full(job["limits"])
+    disk_full = _disk_is_full(job["limits"])
     _kill_all()
     reaped.rest()
     file_limit_met = status != 0 and collect.holds_file_of(job["limits"]["file_bytes"])
@@ -230,6 +231,12 @@ def _wait(
                 return status, watch.found(status)
             if pid == 0:
                 break
+
+
+def _freeze_rest() -> None:
+    """Stops what the program has left running, so that it takes no more between a look and its end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGSTOP)
 
 
 def _kill_all() -> None:

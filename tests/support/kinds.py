@@ -38,7 +38,7 @@ from http.client import HTTPConnection
 there = HTTPConnection('{0}', {1}, timeout=20)
 there.request('GET', '/metrics')
 print(there.getresponse().read().decode())" """
-_KEPT = 64
+_KEPT = 32
 """The most containers that are kept for the next job of their tenant."""
 _WARM = 3
 """Containers of each template that a service with docker cells keeps ready here."""

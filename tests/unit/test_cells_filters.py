@@ -25,8 +25,9 @@ def test_names_are_sorted_and_well_formed(names):
     assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names.split())
 
 
-def test_both_forms_are_programs_that_a_kernel_takes():
-    built = filters.build()
+@pytest.mark.parametrize("memory_counted", [True, False])
+def test_both_forms_are_programs_that_a_kernel_takes(memory_counted):
+    built = filters.build(memory_counted=memory_counted)
     assert built.missing == ""
     for program in (built.listening, built.killing):
         assert len(program) % INSTRUCTION_BYTES == 0

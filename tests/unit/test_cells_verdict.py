@@ -37,6 +37,9 @@ ENDINGS = [
     (Evidence(exited(1), disk_full=True), Status.DISK_LIMIT, 1, None, str(LIMITS.disk_bytes)),
     (Evidence(9, out_of_memory_kills=1), Status.MEMORY_LIMIT, None, 9, str(LIMITS.memory_bytes)),
     (Evidence(exited(1), out_of_memory_kills=1), Status.MEMORY_LIMIT, 1, None, str(LIMITS.memory_bytes)),
+    (Evidence(9, over_memory=True, over_disk=True), Status.MEMORY_LIMIT, None, 9, str(LIMITS.memory_bytes)),
+    (Evidence(exited(0), over_memory=True), Status.MEMORY_LIMIT, 0, None, str(LIMITS.memory_bytes)),
+    (Evidence(exited(0), over_disk=True), Status.DISK_LIMIT, 0, None, str(LIMITS.disk_bytes)),
     (Evidence(exited(1), memory_error=True), Status.MEMORY_LIMIT, 1, None, str(LIMITS.memory_bytes)),
     (Evidence(None, out_of_memory_kills=1), Status.MEMORY_LIMIT, None, None, str(LIMITS.memory_bytes)),
     (Evidence(exited(1), process_limit_hits=1), Status.PROCESS_LIMIT, 1, None, "64 processes"),
@@ -77,6 +80,8 @@ evidences = st.builds(
     disk_full=st.booleans(),
     file_limit_met=st.booleans(),
     memory_error=st.booleans(),
+    over_memory=st.booleans(),
+    over_disk=st.booleans(),
 )
 
 
@@ -84,7 +89,8 @@ evidences = st.builds(
 def test_only_a_program_that_ended_by_itself_with_zero_has_succeeded(evidence):
     found = ending(evidence, LIMITS)
     succeeded = found is not None and found.status is Status.SUCCEEDED
-    assert succeeded == (evidence.kill is None and evidence.wait_status == 0)
+    over = evidence.over_memory or evidence.over_disk
+    assert succeeded == (evidence.kill is None and evidence.wait_status == 0 and not over)
 
 
 @given(evidences)

@@ -62,6 +62,16 @@ ATTACKS = [
                 mine = block * 20; os.write(ends[1], b'x'); signal.pause()
             if select.select([ends[0]], [], [], 0.5)[0]: os.read(ends[0], 1); holds(20 * MIB)
             while os.waitpid(-1, os.WNOHANG)[0]: held -= 20 * MIB"""),
+    _takes("children_of_the_last_moment", """
+        ends = os.pipe()
+        for _ in range(GOAL // 80):
+            if not os.fork():
+                try: mine = block * 80
+                except MemoryError: os._exit(1)
+                os.write(ends[1], b'x'); time.sleep(5); os._exit(0)
+        os.close(ends[1])
+        while os.read(ends[0], 1): holds(80 * MIB); held < GOAL * MIB or os._exit(0)
+        print('done', flush=True)"""),
     _takes("files_in_the_workspace", """
         for number in range(GOAL):
             with open(f'file-{number}', 'wb') as stream: stream.write(block)
@@ -121,6 +131,18 @@ ATTACKS = [
                 try: fill()
                 except OSError: pass
                 time.sleep(2); os._exit(0)"""),
+    _takes("larger_buffers_of_sockets", """
+        size = ctypes.c_int(2 * MIB); kept = []
+        for number in range(120):
+            pair = socket.socketpair(); pair[0].setblocking(False); kept.append(pair)
+            for end in pair:
+                for level in 1, 1 | 1 << 32:
+                    for option in 7, 8, 32, 33, 7 | 1 << 32, 8 | 1 << 32:
+                        try: call(54, end.fileno(), level, option, ctypes.byref(size), 4)
+                        except OSError: pass
+            try:
+                while True: holds(pair[0].send(block))
+            except BlockingIOError: pass"""),
     _takes("message_queues", """
         import struct
         for number in range(2000):
