@@ -219,6 +219,7 @@ def report(message: sandbox_pb2.TestReport) -> TestReport:
         framework=message.framework,
         duration=message.duration.ToTimedelta(),
         integrity=_integrity(message.integrity) if message.HasField("integrity") else None,
+        coverage_missing_reason=message.coverage_missing_reason,
     )
 
 

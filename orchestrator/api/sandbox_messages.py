@@ -74,6 +74,7 @@ def report(value: TestReport) -> pb.TestReport:
         framework=text(value.framework),
         duration=duration(value.duration),
         integrity=_integrity(value.integrity) if value.integrity is not None else None,
+        coverage_missing_reason=text(value.coverage_missing_reason),
     )
 
 

@@ -12,10 +12,12 @@ _PREFIX = "codemend: coverage: "
 
 
 def lines(answer: sandbox_pb2.RunTestsResponse) -> Iterator[str]:
-    """One line a file, and one for each thing that was not measured."""
+    """One line a file, or why there is none, and one for each thing that was not measured."""
     width = max((len(file.path) for file in answer.report.coverage), default=0)
     for file in answer.report.coverage:
         yield f"{printable(file.path):{width}}  {_file(file)}"
+    if answer.report.coverage_missing_reason:
+        yield f"no coverage: {printable(answer.report.coverage_missing_reason)}"
     for line in wording.output_tail(answer.execution.stderr):
         if line.startswith(_PREFIX):
             yield f"not measured: {line.removeprefix(_PREFIX)}"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")  # programs print any bytes
 
@@ -217,7 +217,11 @@ class Integrity:
 
 @dataclass(frozen=True, slots=True)
 class TestReport:
-    """What a test run says. `counts` covers all tests; `tests` may hold fewer (`tests_left_out`)."""
+    """What a test run says. `counts` covers all tests; `tests` may hold fewer (`tests_left_out`).
+
+    Attributes:
+        coverage_missing_reason: why there is no coverage although it was asked for; empty: it was not, or there is.
+    """
 
     __test__ = False
 
@@ -230,6 +234,8 @@ class TestReport:
     framework: str = ""
     duration: timedelta = timedelta()
     integrity: Integrity | None = None
+    # Left out where it is empty: reports without it keep the bytes, and so the name, that they have been kept under.
+    coverage_missing_reason: Annotated[str, Field(exclude_if=lambda reason: not reason)] = ""
 
     @property
     def total(self) -> int:

@@ -55,6 +55,14 @@ async def test_no_coverage_is_shown_that_nobody_asked_for(cli):
     assert (done.code, "lines" in done.out) == (0, False)
 
 
+async def test_why_there_is_no_coverage_is_told_where_it_was_asked_for(cli, tmp_path: Path):
+    (tmp_path / "solution.py").write_text("import os\nos.unlink(__file__)\n" + PYTHON["solution.py"])
+    asked = await cli("test", "--solution", "solution.py", "--tests", "test_solution.py", "--coverage")
+    assert any(line.startswith("no coverage: no python file under test") for line in asked.out.splitlines()), asked
+    plain = await cli("test", "--solution", "solution.py", "--tests", "test_solution.py")
+    assert "no coverage" not in plain.out
+
+
 async def test_coverage_is_in_the_json_too(cli):
     done = await cli("test", "--solution", "solution.py", "--tests", "test_solution.py", "--coverage", "--json")
     (file,) = json.loads(done.out)["report"]["coverage"]

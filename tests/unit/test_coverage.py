@@ -109,6 +109,12 @@ def test_paths_are_as_wide_as_the_widest():
     assert [line.index("100%") for line in lines] == [len("lib/long.py") + 2] * 2
 
 
+def test_why_there_is_no_coverage_is_said():
+    reply = answer()
+    reply.report.coverage_missing_reason = "no test ran: \x1b[31m"
+    assert list(coverage.lines(reply)) == ["no coverage: no test ran: \\x1b[31m"]
+
+
 def test_what_was_not_measured_is_said():
     stderr = b"noise\ncodemend: coverage: b.py is left out: larger than 131072 bytes\n"
     assert list(coverage.lines(answer(stderr=stderr))) == ["not measured: b.py is left out: larger than 131072 bytes"]
