@@ -4,7 +4,7 @@ One engine serves all runs of the process, with one compiled graph a workflow ov
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,8 @@ from orchestrator.runs.records import Origin, OriginKind, Resume, RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import Claim, EventRows, RunRows, TapeRows
 from orchestrator.runs.tape import LiveTape, ReplayTape
-from orchestrator.runs.traces import copy_checkpoints, own_path, path_to, read_points, replay
+from orchestrator.runs.taped_models import TapedModels
+from orchestrator.runs.traces import Point, copy_checkpoints, fork_behind, own_path, path_to, read_points, replay
 from orchestrator.workflows import (
     WORKFLOWS,
     Artifacts,
@@ -134,7 +135,7 @@ class Engine:
         return CodegenContext(
             task=spec.task,
             options=spec.options,
-            models=self._parts.models,
+            models=TapedModels(self._parts.models, tape) if isinstance(tape, ReplayTape) else self._parts.models,
             sandbox=self._parts.sandbox,
             artifacts=self._parts.artifacts,
             deadline=asyncio.get_running_loop().time() + time_left.total_seconds(),
@@ -192,16 +193,26 @@ class Engine:
                 control=control,
             )
         except Diverged as error:
-            stop = Stop(Outcome.ERROR, f"the replay differs from {origin.run_id}: {str(error).splitlines()[0]}")
-            return Finished(break_off(prepared.context, stop))
+            stop = await self._broken_off_there(record.run_id, origin, path)
+            reason = f"the replay differs from {origin.run_id}: {str(error).splitlines()[0]}"
+            return Finished(break_off(prepared.context, stop or Stop(Outcome.ERROR, reason)))
+
+    async def _broken_off_there(self, run_id: str, origin: Origin, path: Sequence[Point]) -> Stop | None:
+        """How the original ended, where it was broken off, and the replay is as far."""
+        ended = (await self._parts.runs.get(origin.run_id)).result
+        if ended is None or origin.live_from or not path or not path[-1].next:
+            return None
+        record = await self._parts.runs.get(run_id)
+        own = own_path(await read_points(self.graphs[record.workflow], workflow_of(record), run_id))
+        return Stop(ended.outcome, ended.reason) if len(own) == len(path) else None
 
     async def _copy_shared_past(self, record: RunRecord) -> None:
         """A fork's replay begins where the fork did: what came before was asked for with other options."""
         origin = record.origin
         if origin is None or origin.kind is not OriginKind.REPLAY or record.epoch > 1:
             return
-        forked = (await self._parts.runs.get(origin.run_id)).origin
-        if forked is None or forked.kind is not OriginKind.FORK:
+        forked = await fork_behind(self._parts.runs, origin)
+        if forked is None:
             return
         points = await read_points(self.graphs[record.workflow], workflow_of(record), origin.run_id)
         shared = [point.checkpoint_id for point in path_to(points, forked.checkpoint_id)]

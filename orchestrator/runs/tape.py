@@ -5,8 +5,11 @@ written there, read back, so that a run and its replay see the same to the byte.
 """
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import json
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,10 +18,11 @@ from typing import TypeVar
 
 from orchestrator.errors import Diverged
 from orchestrator.runs.store import Claim, TapeEntry, TapeRows
-from orchestrator.runs.tapediff import difference
+from orchestrator.runs.tapediff import MADE_WITH, difference
 from orchestrator.workflows import STEP, Codec, Effect, Plain, Request, Tape, canonical, since
 
 T = TypeVar("T")
+_BASE64 = re.compile("[A-Za-z0-9_-]+={0,2}")  # the URL-safe alphabet, in which records have their bytes
 _LANES = frozenset({"candidate", "generate", "execute"})  # what a candidate does
 
 
@@ -29,7 +33,7 @@ class LiveTape:
         rows: where entries go.
         claim: under which they are written.
         known: what the run has taken before.
-        redact: takes secrets out of a text.
+        redact: takes secrets out of a text; what programs printed is given to it decoded.
     """
 
     is_replay = False
@@ -73,14 +77,25 @@ class LiveTape:
             name=_name(request.kind),
             kind=request.kind.value,
             request_digest=_digest(request.content),
-            request=canonical(_each_text(request.content, self._redact)),
-            response=canonical(_each_text(response, self._redact)),
+            request=canonical(_each_text(_written(request), self._redact)),
+            response=canonical(_each_text(response, self._redact_printed)),
             elapsed=elapsed,
         )
         async with self._writing:
             await self._rows.add(self._claim, entry)
         self._known[entry.step_id, entry.name] = entry
         return entry
+
+    def _redact_printed(self, text: str) -> str:
+        """The text without secrets; where it is base64, without those in the bytes that it stands for."""
+        redacted = self._redact(text)
+        if redacted != text or (content := _decoded(text)) is None:
+            return redacted
+        # Bytes that are no UTF-8 pass through unchanged as lone surrogates.
+        shown = content.decode("utf-8", "surrogateescape")
+        if (hidden := self._redact(shown)) == shown:
+            return text
+        return base64.urlsafe_b64encode(hidden.encode("utf-8", "surrogateescape")).decode()
 
     def names(self) -> Sequence[str]:
         """Names of all that it has."""
@@ -133,7 +148,7 @@ class ReplayTape:
         if entry is None:
             raise Diverged("tape", name, "the original has no such answer")
         if _digest(request.content) != entry.request_digest:
-            kind, detail = difference(entry.kind, json.loads(entry.request), request.content)
+            kind, detail = difference(entry.kind, json.loads(entry.request), _written(request))
             if self._live is not None:  # what was asked for is what a comparison shows
                 await self._live.write(request, {"error": {"type": Diverged.__name__, "message": kind}}, timedelta())
             raise Diverged(kind, name, detail)
@@ -151,6 +166,13 @@ class ReplayTape:
             return None
         known: T = _given(entry, codec)
         return await self._live.decided(kind, known, codec) if self._live is not None else known
+
+    def made_with(self, kind: Effect) -> Plain:
+        """What the request was made with that the current step will be answered for; None where that is not known."""
+        if STEP.get(None) is None or self._now_live(kind) is not None:
+            return None
+        entries = self._entries.get(_name(kind))
+        return json.loads(entries[0].request).get(MADE_WITH) if entries else None
 
     def _next(self, name: str) -> TapeEntry | None:
         left = self._entries.get(name)
@@ -171,6 +193,10 @@ def _name(kind: Effect) -> str:
     return f"{STEP.get().name}/{kind.value}"
 
 
+def _written(request: Request) -> Plain:
+    return {**request.content, MADE_WITH: request.made_with} if request.made_with else request.content
+
+
 def _digest(content: Plain) -> str:
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
@@ -182,6 +208,16 @@ def _given(entry: TapeEntry, codec: Codec) -> Plain:
     if "error" in response:
         raise codec.load_error(response["error"])
     return codec.load(response["answer"])
+
+
+def _decoded(text: str) -> bytes | None:
+    """The bytes that a base64 text stands for, as a report and an execution have them; None where it is none."""
+    if not text or len(text) % 4 or not _BASE64.fullmatch(text):
+        return None
+    try:
+        return base64.urlsafe_b64decode(text)
+    except binascii.Error:
+        return None
 
 
 def _each_text(plain: Plain, change: Callable[[str], str]) -> Plain:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from orchestrator.workflows import Plain
 
 DETAIL_BYTES = 16 * 1024
+MADE_WITH = "made_with"  # field of a request on the tape that does not decide its answer
 
 
 def difference(kind: str, before: Plain, after: Plain) -> tuple[str, str]:
@@ -18,21 +19,21 @@ def difference(kind: str, before: Plain, after: Plain) -> tuple[str, str]:
         after: the replay's.
     """
     if kind != "model":
-        return "sandbox job", _diff(_lines(before), _lines(after))
+        return "sandbox job", _diff("job", _lines(before), _lines(after))
     old, new = _messages(before), _messages(after)
     if old != new:
-        return "prompt", _diff(old, new)
-    return "parameters", _diff(_lines(_rest(before)), _lines(_rest(after)))
+        return "prompt", _diff("prompt", old, new)
+    return "parameters", _diff("parameters", _lines(_rest(before)), _lines(_rest(after)))
 
 
 def _rest(request: Plain) -> Plain:
-    return {name: value for name, value in request.items() if name != "messages"}
+    return {name: value for name, value in request.items() if name not in {"messages", MADE_WITH}}
 
 
 def _messages(request: Mapping[str, Plain]) -> list[str]:
     lines: list[str] = []
     for message in request.get("messages", []):
-        lines += [f"[{message['role']}]", *message["text"].split("\n")]
+        lines += [f"[{message.get('role', '')}]", *str(message.get("text", "")).split("\n")]
     return lines
 
 
@@ -40,7 +41,7 @@ def _lines(value: Plain) -> list[str]:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).split("\n")
 
 
-def _diff(before: list[str], after: list[str]) -> str:
-    text = "\n".join(difflib.unified_diff(before, after, "original", "replay", lineterm=""))
+def _diff(what: str, before: list[str], after: list[str]) -> str:
+    text = "\n".join(difflib.unified_diff(before, after, f"recorded {what}", f"{what} now", lineterm=""))
     text = text or "they differ in what was taken out of the tape as secret"
     return text.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore")

@@ -25,6 +25,7 @@ from orchestrator.workflows.context import CodegenContext
 from orchestrator.workflows.conversation import compose, load_base, prompt_budget
 from orchestrator.workflows.events import ModelReplied
 from orchestrator.workflows.failures import one_line
+from orchestrator.workflows.filesets import MOST_BYTES, MOST_FILES, clash, size_of
 from orchestrator.workflows.interface import required_names
 from orchestrator.workflows.plain import as_plain, clean_text
 from orchestrator.workflows.sandbox import File
@@ -42,7 +43,8 @@ from orchestrator.workflows.state import (
 from orchestrator.workflows.tape import STEP, Effect, Request
 
 WARM_TEMPERATURE = 0.8  # another sample must differ from the last; at 0.2 small models repeat themselves
-MOST_FILES, MOST_BYTES = 64, 1024 * 1024  # of a whole solution, as of a request's files: a result fits one message
+MODEL_PARAMETERS = ("temperature", "max_output_tokens", "context_tokens")
+"""Of a ModelSpec: what prompts and options of calls are made with."""
 _MAX_PATH_BYTES, _MAX_PART_BYTES = 1024, 255  # the sandbox's own limits
 
 
@@ -73,13 +75,16 @@ async def _reply(messages: Sequence[Message], options: CallOptions, plan: Plan, 
         "options": as_plain(CallOptions, options),
     }
 
+    spec = context.models.spec(CODER)
+    made_with = {name: getattr(spec, name) for name in MODEL_PARAMETERS}
+
     async def call() -> Reply:
         return await context.models.complete(CODER, messages, options=options, on_delta=_listener(plan, context))
 
     async def live() -> Reply:
         return await context.within_time(call, "while the model answered")
 
-    reply = await context.tape.take(Request(Effect.MODEL, content), live, MODEL)
+    reply = await context.tape.take(Request(Effect.MODEL, content, made_with), live, MODEL)
     STEP.get().usage = reply.usage
     return reply
 
@@ -191,8 +196,8 @@ def read_code(reply: Reply, task: CodegenTask) -> tuple[tuple[File, ...], str]:
     files = _placed(extraction.files, task)
     if wrong := next((path for path in files if not is_safe_path(path)), None):
         return (), f"the reply names a file {one_line(wrong, 80)!r}, which is no relative path"
-    if clash := _clash({*files, *(file.path for file in task.files)}):
-        return (), f"the reply uses {one_line(clash, 80)!r} as a file and as a folder"
+    if both := clash({*files, *(file.path for file in task.files)}):
+        return (), f"the reply uses {one_line(both, 80)!r} as a file and as a folder"
     if task.solution_path not in files and all(file.path != task.solution_path for file in task.files):
         return (), f"the reply does not hold the file {task.solution_path}"
     return tuple(File(path, text.encode("utf-8", "replace")) for path, text in files.items()), ""
@@ -202,7 +207,7 @@ def too_much(files: Sequence[File], whole: Iterable[File]) -> str:
     """What is wrong with the size of a reply's files, or of the solution that they make; empty where nothing is."""
     if len(files) > MOST_FILES:
         return f"the reply has {len(files)} files, and at most {MOST_FILES} are allowed; answer with fewer"
-    if (size := sum(len(file.content) for file in whole)) > MOST_BYTES:
+    if (size := size_of(whole)) > MOST_BYTES:
         return f"the files have {size} bytes in all, and at most {MOST_BYTES} are allowed; answer with less code"
     return ""
 
@@ -226,9 +231,3 @@ def is_safe_path(path: str) -> bool:
     if "\x00" in path or size > _MAX_PATH_BYTES or PurePosixPath(path).is_absolute():
         return False
     return all(part not in {b"", b".", b".."} and len(part) <= _MAX_PART_BYTES for part in parts)
-
-
-def _clash(paths: set[str]) -> str:
-    """A path that is both a file and the folder of another; empty where there is none."""
-    folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
-    return min(paths & folders, default="")

@@ -216,6 +216,11 @@ class Progress:
             self.claim(draft.code_hash, draft.number)
         return new
 
+    def become(self, other: "Progress") -> None:
+        """Takes the place of this, for all who have it: the state was changed by hand."""
+        self.attempts, self.usage, self.drafts = other.attempts, other.usage, other.drafts
+        self.executing, self._claims = other.executing, other._claims  # noqa: SLF001 - its own kind
+
     def close(self, why: str) -> list[Attempt]:
         """Ends a run that was broken off: code without a verdict counts as stopped. Gives back those attempts."""
         left = []

@@ -6,7 +6,7 @@ run is replayed, the same request is answered from what was written.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -55,10 +55,12 @@ class Request:
     Attributes:
         kind: of what.
         content: what decides the answer, as plain JSON values: prompt and parameters, or the job's hashes and limits.
+        made_with: what the content was made with, as plain JSON values: written down with it, and not compared.
     """
 
     kind: Effect
     content: Any
+    made_with: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from orchestrator.errors import ArtifactMissing, RunNotFound, WrongState
+from orchestrator.errors import ArtifactMissing, WrongState
 from orchestrator.models import ModelSpec
 from orchestrator.runs.assembly import RunParts
 from orchestrator.runs.cases.body import CaseBody, Expectation, RecordedAnswer, RecordedModel, RecordedStep, digest_of
 from orchestrator.runs.cases.playing import way
 from orchestrator.runs.engine import workflow_of
 from orchestrator.runs.events import StateEdited
-from orchestrator.runs.records import OriginKind, RunRecord
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import CaseRow, TapeEntry
-from orchestrator.runs.traces import Point, last_node, own_path, read_points
+from orchestrator.runs.traces import Point, fork_behind, last_node, own_path, read_points
 from orchestrator.workflows import Effect, Outcome, RunSpec
 
 _HASH = re.compile('"([0-9a-f]{64})"')
@@ -29,7 +29,7 @@ class CaseMaker:
 
     Args:
         parts: what serves runs.
-        model: how the model is called that the runs were made with.
+        model: how the model is called by now; how it was for a call of the run, the run's tape says.
     """
 
     def __init__(self, parts: RunParts, model: ModelSpec) -> None:
@@ -87,12 +87,7 @@ class CaseMaker:
 
     async def _begin(self, record: RunRecord, path: Sequence[Point]) -> int:
         """Index of the point where the run's own way begins: what a fork shares was asked for with other options."""
-        origin = record.origin
-        while origin is not None and origin.kind is OriginKind.REPLAY:
-            try:
-                origin = (await self._parts.manager.get(origin.run_id)).origin
-            except RunNotFound:
-                origin = None
+        origin = await fork_behind(self._parts.runs, record.origin)
         if origin is None:
             return 0
         shared = [index for index, point in enumerate(path) if point.checkpoint_id == origin.checkpoint_id]
@@ -123,6 +118,7 @@ class CaseMaker:
         return contents
 
     def _recorded(self, tape: Sequence[TapeEntry]) -> RecordedModel:
+        """The model that answered first, as the service calls it now: for what the tape does not say."""
         replies = (RecordedAnswer.of(entry).response for entry in tape if entry.kind == Effect.MODEL)
         named = (reply["answer"]["model"] for reply in replies if "answer" in reply)
         return RecordedModel(

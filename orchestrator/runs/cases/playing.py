@@ -16,6 +16,7 @@ from orchestrator.runs.cases.body import CaseBody, RecordedStep
 from orchestrator.runs.cases.offline import MemoryArtifacts, NoModels, NoSandbox
 from orchestrator.runs.checkpoints import serializer
 from orchestrator.runs.tape import ReplayTape
+from orchestrator.runs.taped_models import TapedModels
 from orchestrator.runs.traces import Divergence, Point, Trace, compare, own_path, read_points, replay
 from orchestrator.workflows import (
     WORKFLOWS,
@@ -128,16 +129,17 @@ async def _drive(
 def _context(body: CaseBody, spec: RunSpec, workflow: Workflow, original: Sequence[Point]) -> CodegenContext:
     """What the nodes work with; of a case that begins half way, with the progress that was made by then."""
     begun = body.path[0].as_node
+    tape = ReplayTape([answer.entry() for answer in body.tape])
     return CodegenContext(
         task=spec.task,
         options=spec.options,
-        models=NoModels(body.model),
+        models=TapedModels(NoModels(body.model), tape),
         sandbox=NoSandbox(),
         artifacts=MemoryArtifacts(body.artifacts),
         deadline=asyncio.get_running_loop().time() + LONGEST_PLAY.total_seconds(),
         emit=_ignore,
         progress=workflow.progress(original[0].values, ()) if begun else Progress(),
-        tape=ReplayTape([answer.entry() for answer in body.tape]),
+        tape=tape,
         prompts=spec.options.prompts,
     )
 

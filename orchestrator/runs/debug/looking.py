@@ -1,5 +1,6 @@
 """Looks into runs without changing them: their points, their traces, two of them side by side, and replays."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from orchestrator.runs.outcome import diff
 from orchestrator.runs.records import Origin, OriginKind, RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.traces import (
+    OF_ITS_TIME,
     Divergence,
     FieldChange,
     Point,
@@ -21,6 +23,8 @@ from orchestrator.runs.traces import (
 )
 from orchestrator.workflows import Attempt, RunOptions, encode, load_files
 from orchestrator.workflows.sandbox import File
+
+_OF_ITSELF = OF_ITS_TIME | {"node_time", "diff_hash"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Looker:
     async def compare(self, run_id: str, other_run_id: str) -> Comparison:
         """Two runs side by side."""
         one, two = await self._parts.manager.get(run_id), await self._parts.manager.get(other_run_id)
-        common, divergence = compare(await self.trace(run_id), await self.trace(other_run_id))
+        common, divergence = compare(await self.trace(run_id), await self.trace(other_run_id), done_anew=True)
         files = [await self._delivered(record.result) for record in (one, two)]
         return Comparison(one, two, common, divergence, changes(_summary(one), _summary(two)), diff(*files))
 
@@ -104,10 +108,18 @@ class Looker:
         spec = replace(spec, options=replace(spec.options, interrupt_before=(), interrupt_after=()))
         record = await self._parts.manager.create(spec, origin=Origin(OriginKind.REPLAY, run_id, live_from=live_from))
         record = await self._parts.manager.wait_until(record.run_id)
-        equal, divergence = compare(await self.trace(run_id), await self.trace(record.run_id))
+        both = await self.trace(run_id), await self.trace(record.run_id)
+        equal, divergence = compare(*both, done_anew=bool(live_from))
         return record, equal, divergence
 
 
 def _summary(record: RunRecord) -> str:
-    """What is compared of two results, as JSON."""
-    return encode(RunResult, record.result).decode() if record.result is not None else "{}"
+    """What is compared of two results, as JSON: without times, and without hashes of what is compared itself."""
+    if record.result is None:
+        return "{}"
+    result = json.loads(encode(RunResult, record.result))
+    kept = {name: value for name, value in result.items() if name not in _OF_ITSELF}
+    kept["attempts"] = [
+        {name: value for name, value in attempt.items() if name not in OF_ITS_TIME} for attempt in result["attempts"]
+    ]
+    return json.dumps(kept)

@@ -1,14 +1,17 @@
 """Where two runs part: step by step their states, and what each step asked from outside."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.runs.store import TapeEntry
+from orchestrator.runs.tapediff import difference
 from orchestrator.runs.traces.points import Point, changes
 
 DETAIL_CHARS = 16 * 1024
+OF_ITS_TIME = frozenset({"duration", "spent", "report_hash", "execution_hash"})
+"""Fields of a state that differ whenever something was done anew: times, and hashes of what has times in it."""
 _SHOWN_CHANGES = 20
 
 
@@ -37,8 +40,16 @@ class Trace:
     tape: Sequence[TapeEntry]
 
 
-def compare(original: Trace, other: Trace) -> tuple[int, Divergence | None]:
-    """How many steps are the same from the beginning on, and where the two part; None: nowhere."""
+def compare(original: Trace, other: Trace, *, done_anew: bool = False) -> tuple[int, Divergence | None]:
+    """How many steps are the same from the beginning on, and where the two part; None: nowhere.
+
+    Args:
+        original: one of them.
+        other: the other one.
+        done_anew: times do not count, since the other did it all itself; else states are the same to the byte.
+    """
+    if done_anew:
+        original, other = _timeless(original), _timeless(other)
     equal = 0
     asked, also_asked = _by_step(original), _by_step(other)
     for index, (one, two) in enumerate(zip(original.points, other.points, strict=False)):
@@ -60,6 +71,17 @@ def compare(original: Trace, other: Trace) -> tuple[int, Divergence | None]:
     if len(longer.points) == len(shorter.points):
         return equal, None
     return equal, _beyond(original, other, len(shorter.points))
+
+
+def _timeless(trace: Trace) -> Trace:
+    def without_times(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if name not in OF_ITS_TIME}
+
+    points = [
+        replace(point, state_json=json.dumps(json.loads(point.state_json, object_pairs_hook=without_times)))
+        for point in trace.points
+    ]
+    return Trace(points, trace.tape)
 
 
 def _beyond(original: Trace, other: Trace, index: int) -> Divergence:
@@ -95,27 +117,6 @@ def _asked(one: Sequence[TapeEntry], two: Sequence[TapeEntry]) -> tuple[str, str
         if other is not None and other.request_digest != entry.request_digest:
             return difference(entry.kind, json.loads(entry.request), json.loads(other.request))
     return None
-
-
-def difference(kind: str, before: object, after: object) -> tuple[str, str]:
-    """What differs between two requests of a kind: its name, and the detail."""
-    if kind != "model":
-        return "sandbox job" if kind == "sandbox" else kind, _state_detail(json.dumps(before), json.dumps(after))
-    old, new = _as_mapping(before), _as_mapping(after)
-    if old.get("messages") != new.get("messages"):
-        lines = difflib.unified_diff(_lines(old), _lines(new), "recorded prompt", "prompt now", lineterm="")
-        return "prompt", "\n".join(lines)[:DETAIL_CHARS]
-    return "parameters", _state_detail(json.dumps(before), json.dumps(after))
-
-
-def _as_mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _lines(request: Mapping[str, object]) -> list[str]:
-    messages = request.get("messages")
-    parts = messages if isinstance(messages, list) else []
-    return [line for message in parts for line in f"[{message['role']}]\n{message['text']}".splitlines()]
 
 
 def _state_detail(before: str, after: str) -> str:

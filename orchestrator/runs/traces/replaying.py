@@ -1,12 +1,23 @@
 """Plays a run again, on a tape that answers for model and sandbox, with the edits that were made of it on its way."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.runtime import RunControl
 
 from orchestrator.runs.traces.points import Point, own_path, read_points
-from orchestrator.workflows import CodegenContext, Drained, Finished, Graph, Paused, Workflow, drive
+from orchestrator.workflows import (
+    EVERY_NODE,
+    CodegenContext,
+    Drained,
+    Finished,
+    Graph,
+    Paused,
+    Workflow,
+    drive,
+    progress_so_far,
+)
 
 
 async def replay(
@@ -36,25 +47,34 @@ async def replay(
         Diverged: something else is asked for than the original asked for.
     """
 
-    async def go(*, step: bool) -> Finished | Paused | Drained:
+    async def go(*, before: Sequence[str] = (), step: bool = False) -> Finished | Paused | Drained:
         return await drive(
-            graph, context, run_id, start=start, before=(), after=(), step=step, answers={}, control=control
+            graph, context, run_id, start=start, before=before, after=(), step=step, answers={}, control=control
         )
 
+    path = own_path(await read_points(graph, workflow, run_id))
+    first, done = (path[0].step if path else -1), len(path)
     for index, point in enumerate(original):
         if point.source != "update":
             continue
-        path = await _path(graph, workflow, run_id)
-        while len(path) < index:
-            end = await go(step=True)
+        while done < index:
+            end = await (go(step=True) if done else go(before=(EVERY_NODE,)))  # the first stop is before the first node
             if not isinstance(end, Paused):
                 return end
-            path = await _path(graph, workflow, run_id)
-        if len(path) == index:
+            done = await _newest_step(graph, run_id) - first + 1
+        if done == index:
             as_node = as_nodes.get(point.checkpoint_id) or last_node(original[:index])
             edit = _changed(original[index - 1].values, point.values)
             await graph.aupdate_state({"configurable": {"thread_id": run_id}}, edit, as_node=as_node)
-    return await go(step=False)
+            context.progress.become(await progress_so_far(workflow, graph, run_id))
+            done += 1
+        await asyncio.sleep(0)  # none of all this waits for anything where the checkpoints are in memory
+    return await go()
+
+
+async def _newest_step(graph: Graph, run_id: str) -> int:
+    state = await graph.aget_state({"configurable": {"thread_id": run_id}})
+    return int((state.metadata or {}).get("step", -1))
 
 
 def last_node(path: Sequence[Point]) -> str:
@@ -65,11 +85,6 @@ def last_node(path: Sequence[Point]) -> str:
         if point.source == "input":
             break
     return "__start__"
-
-
-async def _path(graph: Graph, workflow: Workflow, run_id: str) -> Sequence[Point]:
-    points = await read_points(graph, workflow, run_id)
-    return own_path(points)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
