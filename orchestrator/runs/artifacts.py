@@ -61,16 +61,16 @@ class DirectoryStore:
             raise ArtifactMissing(f"artifact {name} is missing or damaged")
         return content
 
-    async def measure(self, age: timedelta) -> tuple[int, int]:
-        """How many there are that nobody kept or kept again for that long, and how many bytes they have."""
+    async def measure(self, age: timedelta, needed: frozenset[str] = frozenset()) -> tuple[int, int]:
+        """How many there are that `prune` would delete, and how many bytes they have."""
         before = time.time() - age.total_seconds()
-        sizes = await self._on_disk(lambda: [size for _, size in self._older(before)])
+        sizes = await self._on_disk(lambda: [size for _, size in self._older(before, needed)])
         return len(sizes), sum(sizes)
 
-    async def prune(self, age: timedelta) -> int:
-        """Deletes what nobody kept or kept again for that long; gives back how many there were."""
+    async def prune(self, age: timedelta, needed: frozenset[str] = frozenset()) -> int:
+        """Deletes what nobody kept or kept again for that long, but for these; gives back how many there were."""
         before = time.time() - age.total_seconds()
-        return await self._on_disk(lambda: self._delete_older(before))
+        return await self._on_disk(lambda: self._delete_older(before, needed))
 
     def close(self) -> None:
         """Waits for the disk."""
@@ -103,16 +103,18 @@ class DirectoryStore:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    def _older(self, before: float) -> Iterator[tuple[Path, int]]:
+    def _older(self, before: float, needed: frozenset[str]) -> Iterator[tuple[Path, int]]:
         for path in self._root.glob("??/*"):
+            if path.name in needed:
+                continue
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()
                 if found.st_mtime < before:
                     yield path, found.st_size
 
-    def _delete_older(self, before: float) -> int:
+    def _delete_older(self, before: float, needed: frozenset[str]) -> int:
         count = 0
-        for path, _ in self._older(before):
+        for path, _ in self._older(before, needed):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
                 count += 1

@@ -17,6 +17,7 @@ import aiosqlite
 import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
@@ -26,12 +27,13 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import ERROR
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from orchestrator.errors import StoreError, StoreUnavailable
-from orchestrator.runs.store import CONNECT_SECONDS, SQLITE_PRAGMAS, sqlite_path
+from orchestrator.runs.store import ANSWER_SECONDS, CONNECT_SECONDS, SQLITE_PRAGMAS, sqlite_path, to_its_end
 from orchestrator.workflows import RECORDS
 
 _BUSY_SECONDS = 30.0  # other processes may write to the same file
@@ -59,10 +61,13 @@ class LeasedSaver(BaseCheckpointSaver[str]):
     All methods raise StoreUnavailable where the database does not answer, and StoreError where it refuses.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver[str], check_lease: Callable[[], None]) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver[str], check_lease: Callable[[], None], answer_seconds: float | None
+    ) -> None:
         super().__init__(serde=saver.serde)
         self._saver = saver
         self._check_lease = check_lease
+        self._answer_seconds = answer_seconds
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The version that follows; as of the saver within."""
@@ -77,7 +82,7 @@ class LeasedSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """A thread's checkpoint, by default its newest."""
-        with _explained():
+        async with self._answered():
             return await self._saver.aget_tuple(config)
 
     async def alist(
@@ -89,7 +94,7 @@ class LeasedSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Checkpoints, newest first."""
-        with _explained():
+        async with self._answered():
             # All are read before the first is given out: the saver is locked meanwhile, and its caller may write.
             found = [one async for one in self._saver.alist(config, filter=filter, before=before, limit=limit)]
         for one in found:
@@ -104,7 +109,7 @@ class LeasedSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Keeps a checkpoint. Raises Fenced where this process may not write any more."""
         self._check_lease()
-        with _explained():
+        async with self._answered():
             return await self._saver.aput(config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
@@ -112,20 +117,29 @@ class LeasedSaver(BaseCheckpointSaver[str]):
     ) -> None:
         """Keeps what a task wrote after a checkpoint. Raises Fenced where this process may not write any more."""
         self._check_lease()
-        with _explained():
+        if any(channel == ERROR for channel, _ in writes):
+            # What a step wrote before it failed is no result: with it, the step would count as done, without its route.
+            writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
+        async with self._answered():
             await self._saver.aput_writes(config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Deletes all of a thread."""
-        with _explained():
+        async with self._answered():
             await self._saver.adelete_thread(thread_id)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What channels were written since their last snapshot."""
-        with _explained():
+        async with self._answered():
             return await self._saver.aget_delta_channel_history(config=config, channels=channels)
+
+    @asynccontextmanager
+    async def _answered(self) -> AsyncIterator[None]:
+        with _explained():
+            async with asyncio.timeout(self._answer_seconds):
+                yield
 
 
 @asynccontextmanager
@@ -145,7 +159,8 @@ async def open_saver(url: str, check_lease: Callable[[], None] = lambda: None) -
         opened = _sqlite_saver(checkpoints_path(path)) if path is not None else _postgres_saver(url)
         with _explained():
             saver = await stack.enter_async_context(opened)
-        yield LeasedSaver(saver, check_lease)
+        # SQLite has its own limit, for whoever has the file locked; its writes must not be broken off.
+        yield LeasedSaver(saver, check_lease, ANSWER_SECONDS if path is None else None)
 
 
 @asynccontextmanager
@@ -172,23 +187,15 @@ class _WholeSqliteSaver(AsyncSqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._whole(super().aput(config, checkpoint, metadata, new_versions))
+        return await to_its_end(self._undone_on_error(super().aput(config, checkpoint, metadata, new_versions)))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await self._whole(super().aput_writes(config, writes, task_id, task_path))
+        await to_its_end(self._undone_on_error(super().aput_writes(config, writes, task_id, task_path)))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._whole(super().adelete_thread(thread_id))
-
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.create_task(self._undone_on_error(work))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task})
-            raise
+        await to_its_end(self._undone_on_error(super().adelete_thread(thread_id)))
 
     async def _undone_on_error(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -249,6 +256,8 @@ def _explained() -> Iterator[None]:
         yield
     except (sqlite3.OperationalError, psycopg.OperationalError) as error:
         raise StoreUnavailable(f"the checkpoints' database does not answer: {_first_line(error)}") from error
+    except TimeoutError as error:
+        raise StoreUnavailable("the checkpoints' database does not answer in time") from error
     except (sqlite3.Error, psycopg.Error) as error:
         raise StoreError(f"the checkpoints' database refused a statement: {_first_line(error)}") from error
 

@@ -73,6 +73,8 @@ class Dispatcher:
                     pass
             except StoreError:
                 logger.warning("no run could be claimed; it is tried again", exc_info=True)
+            except Exception:  # whatever it is, the runs that wait must not wait for ever
+                logger.exception("fault in claiming runs; it is tried again")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL.total_seconds()):
                     await self._news.wait()

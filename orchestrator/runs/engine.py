@@ -4,6 +4,7 @@ One engine serves all runs of the process, with one compiled graph a workflow ov
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.runtime import RunControl
 
-from orchestrator.errors import Diverged, GraphChanged
+from orchestrator.errors import Diverged, GraphChanged, StoreError
 from orchestrator.runs.events import StateEdited
 from orchestrator.runs.observing import Observer, both
 from orchestrator.runs.outcome import result_of
@@ -46,6 +47,8 @@ from orchestrator.workflows import (
     progress_so_far,
 )
 from orchestrator.workflows.sandbox import Sandbox
+
+logger = logging.getLogger(__name__)
 
 LONGEST_TIME = timedelta(days=3650)  # a run without a deadline: one that waits
 
@@ -227,13 +230,18 @@ class Engine:
         return await self._result(prepared.run_id, prepared.progress, prepared.spec, conclusion)
 
     async def early_result(self, record: RunRecord, stop: Stop) -> RunResult:
-        """The result of a run that nobody works on, and that is ended as it stands."""
+        """The result of a run that nobody works on, and that is ended as it stands; where that is lost, without it."""
         try:
             progress = await self.progress(record)
+            spec = await self._parts.runs.spec(record.run_id)
+            return await self._result(record.run_id, progress, spec, conclude(progress, stop))
         except GraphChanged:  # its checkpoints cannot be read here
-            progress = Progress()
-        spec = await self._parts.runs.spec(record.run_id)
-        return await self._result(record.run_id, progress, spec, conclude(progress, stop))
+            return RunResult(stop.outcome, stop.reason)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("what a run had come to is lost", extra={"run": record.run_id})
+            return RunResult(stop.outcome, f"{stop.reason}; what it had come to cannot be read any more")
 
     async def _result(self, run_id: str, progress: Progress, spec: RunSpec, conclusion: Conclusion) -> RunResult:
         times: dict[str, timedelta] = {}

@@ -1,10 +1,12 @@
 """What is kept of ended runs, and for how long: deletes what is due, piece by piece, so that nobody waits long.
 
-A run goes with its checkpoints, events and tape. Artifacts are shared by their names, so one goes once nobody kept it
-for as long as there is a run that may have it. Forks and cases hold copies of what they need.
+A run goes with its checkpoints, events and tape. An artifact, which many runs may share, goes once nobody has kept it
+for a time and no run that is left names it. Forks and cases hold copies of what else they need.
 """
 
 import asyncio
+import logging
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,12 +14,20 @@ from pathlib import Path
 import aiosqlite
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from orchestrator.errors import StoreError
 from orchestrator.runs.artifacts import DirectoryStore
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.states import RunResult, RunState
 from orchestrator.runs.store import BUSY_SECONDS, ArtifactRows, Database, RunRows
+from orchestrator.workflows import encode
 
 _BATCH = 10  # runs in one transaction: each may have thousands of events
 _PAGES = 500  # of a SQLite file given back in one transaction
+_MOVING = frozenset({RunState.QUEUED, RunState.RUNNING})
+_HASH = re.compile(rb"(?=([0-9a-f]{64}))")  # wherever it begins: what stands before it may be a digit, too
 _MARGIN = timedelta(hours=1)  # between an artifact's being kept and its run's row, and between clocks
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +65,15 @@ class Pruner:
     async def look(self) -> Pruned:
         """What `prune` would delete now; artifacts of runs that are themselves to be deleted are not counted yet."""
         due = await self._runs.due(*self._bounds())
-        artifacts, size = await self._artifacts.measure(await self._artifacts_age())
+        artifacts, size = await self._artifacts.measure(*await self._needed())
         return Pruned(len(due), artifacts, size)
 
     async def prune(self) -> Pruned:
         """Deletes all that is due."""
         runs = await self.prune_runs()
-        age = await self._artifacts_age()
-        _, size = await self._artifacts.measure(age)
-        return Pruned(runs, await self._artifacts.prune(age), size)
+        needed = await self._needed()
+        _, size = await self._artifacts.measure(*needed)
+        return Pruned(runs, await self._artifacts.prune(*needed), size)
 
     async def prune_runs(self) -> int:
         """Deletes the runs that are due; gives back how many."""
@@ -81,9 +91,43 @@ class Pruner:
     def _bounds(self) -> tuple[datetime, int]:
         return datetime.now(UTC) - self._retention.keep_for, self._retention.keep_runs
 
-    async def _artifacts_age(self) -> timedelta:
-        since = await self._runs.artifacts_since()
-        return max(self._retention.keep_for, datetime.now(UTC) - since if since is not None else timedelta()) + _MARGIN
+    async def _needed(self) -> tuple[timedelta, frozenset[str]]:
+        """The age at which an artifact may go, and those that stay however old they are.
+
+        Runs that are younger than that age have none of that age. Of older ones, a run at work may have kept what it
+        names only later; it holds back all that it may have, and has a deadline. One that stands still, perhaps for
+        months, has written down what it needs: that is read, and holds back nothing else.
+        """
+        now = datetime.now(UTC)
+        since, needed = now - self._retention.keep_for, set[str]()
+        for record, its_since in await self._runs.artifact_users(since):
+            names = await self._names(record) if record.state not in _MOVING else None
+            if names is None:
+                since = min(since, its_since)
+            else:
+                needed |= names
+        return now - since + _MARGIN, frozenset(needed)
+
+    async def _names(self, record: RunRecord) -> frozenset[str] | None:
+        """All artifacts that a run names, and whatever else looks like a name; None: it cannot be read."""
+        found: set[str] = set() if record.result is None else _hashes(encode(RunResult, record.result))
+        try:
+            # Of all graphs within its graph, too: the place names no namespace.
+            async for kept in self._saver.alist({"configurable": {"thread_id": record.run_id}}):
+                _, content = self._saver.serde.dumps_typed([kept.checkpoint["channel_values"], kept.pending_writes])
+                found |= _hashes(content)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever an old version wrote: it costs space, and nothing else
+            logger.warning(
+                "checkpoints cannot be read: all is kept that the run may need", extra={"run": record.run_id}
+            )
+            return None
+        return frozenset(found)
+
+
+def _hashes(content: bytes) -> set[str]:
+    return {found.decode() for found in _HASH.findall(content)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from orchestrator.errors import Fenced, StoreUnavailable
 from orchestrator.runs.events import NewEvent, Payload
-from orchestrator.runs.store import Claim, EventRows
+from orchestrator.runs.store import Claim, EventRows, whole
 from orchestrator.workflows import STEP, ModelTokens, NodeFinished, NodeStarted
 
 TOKEN_DELAY = timedelta(milliseconds=100)  # tokens of so long become one event
@@ -86,16 +86,20 @@ class Recorder:
         """
         self._gather_tokens()
         async with self._writing:
-            batch = tuple(self._events)  # what is told meanwhile is for the next call
-            if not batch:
-                return
-            try:
-                self._count = await self._rows.append(self._claim, batch, self._count)
-            except Fenced as error:
-                self.lost = error
-                raise
-            self._events = self._events[len(batch) :]
-            self._wake()
+            await self._write()
+
+    @whole
+    async def _write(self) -> None:
+        batch = tuple(self._events)  # what is told meanwhile is for the next call
+        if not batch:
+            return
+        try:
+            self._count = await self._rows.append(self._claim, batch, self._count)
+        except Fenced as error:
+            self.lost = error
+            raise
+        self._events = self._events[len(batch) :]
+        self._wake()
 
     async def close(self) -> None:
         """Ends the writing in the background; what is not written by then is left."""

@@ -50,6 +50,7 @@ class Replica:
         self._last_beat = time.monotonic()
         self._replaced = False
         self._seen: dict[str, tuple[datetime, float]] = {}  # each heartbeat, and since when it is the same
+        self._last_look = self._last_beat
 
     @property
     def owner(self) -> str:
@@ -92,11 +93,19 @@ class Replica:
                 await self._rows.leave(self.replica_id, self.incarnation)
 
     async def others(self) -> Sequence[Seen]:
-        """All that are alive, this one included. Call it regularly: a heartbeat that stays the same is stale."""
+        """All that are alive, this one included. Call it regularly: a heartbeat that stays the same is stale.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        rows = await self._rows.all()
         now = time.monotonic()
+        if now - self._last_look > LEASE.total_seconds():
+            self._seen = {}  # the others could not write either, or this process stood still: all begin anew
+        self._last_look = now
         seen: dict[str, tuple[datetime, float]] = {}
         alive = []
-        for row in await self._rows.all():
+        for row in rows:
             owner = f"{row.replica_id}/{row.incarnation}"
             heartbeat, since = self._seen.get(owner, (None, now))
             seen[owner] = (row.heartbeat, since if heartbeat == row.heartbeat else now)
@@ -106,12 +115,19 @@ class Replica:
         return alive
 
     async def _beats(self) -> None:
+        before = time.monotonic()
         while True:
-            await asyncio.sleep(BEAT.total_seconds())
+            # From beginning to beginning: the lease of one that hung is nearly over when it ends.
+            await asyncio.sleep(before + BEAT.total_seconds() - time.monotonic())
             before = time.monotonic()
             try:
                 if await self._rows.beat(self.replica_id, self.incarnation):
                     self._last_beat = before
+                elif self._replaced and await self._rows.rejoin(
+                    self.replica_id, self.incarnation, self._graph_versions
+                ):
+                    self._last_beat, self._replaced = before, False
+                    logger.info("the other process is gone: this one works on runs again")
                 else:
                     self._give_way()
             except StoreError:

@@ -10,14 +10,14 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, StoreError
 from orchestrator.runs.dispatch import Dispatcher
 from orchestrator.runs.events import StateChanged
 from orchestrator.runs.manager import RunManager
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.replica import Replica, Seen
 from orchestrator.runs.states import RunState
-from orchestrator.runs.store import EventRows, RunRows, conditions
+from orchestrator.runs.store import Claim, EventRows, RunRows, conditions
 from orchestrator.runs.worker import Worker
 from orchestrator.workflows import NodeFinished, Outcome, Stop
 
@@ -67,44 +67,45 @@ class Sweeper:
         for record in await self._runs.select(conditions.asked_to_end()):
             reason = record.cancel_reason or "cancelled"
             if record.state is not RunState.RUNNING:
-                await self._manager.end_idle(record, Stop(Outcome.CANCELLED, reason))
+                await self._end(record, Stop(Outcome.CANCELLED, reason))
             elif record.owner == self._replica.owner:
                 self._worker.cancel(record.run_id, reason)
 
     async def sweep(self) -> None:
-        """One round over the runs of all replicas."""
+        """One round over the runs of all replicas; the records are read of those alone that something is wrong with."""
         alive = await self._replica.others()
         owners = {seen.owner for seen in alive}
-        for record in await self._runs.select(conditions.running()):
-            if record.owner == self._replica.owner:
-                await self._recover_own(record)
-            elif record.owner not in owners and self._replica.has_lease:
-                await self._recover(record, f"its replica {record.owner.partition('/')[0]} died")
-        for record in await self._runs.select(conditions.queued()):
-            await self._look_at_waiting(record, alive)
+        for claim, owner in await self._runs.at_work():
+            if owner == self._replica.owner:
+                await self._recover_own(claim)
+            elif owner not in owners and self._replica.has_lease:
+                await self._recover(owner, claim, f"its replica {owner.partition('/')[0]} died")
+        await self._end_overdue()
+        if self._replica.has_lease and self._replica.owner in owners:  # else what it sees of the others is old, too
+            await self._end_unserved(alive)
 
-    async def _recover_own(self, record: RunRecord) -> None:
+    async def _recover_own(self, claim: Claim) -> None:
         """A run of this process without a worker: its work broke off on a fault of the database."""
         now = asyncio.get_running_loop().time()
-        if record.run_id in self._worker.stints:
-            self._orphans.pop(record.run_id, None)
+        if claim.run_id in self._worker.stints:
+            self._orphans.pop(claim.run_id, None)
             return
-        epoch, since = self._orphans.setdefault(record.run_id, (record.epoch, now))
-        if epoch != record.epoch:
-            self._orphans[record.run_id] = (record.epoch, now)
+        epoch, since = self._orphans.setdefault(claim.run_id, (claim.epoch, now))
+        if epoch != claim.epoch:
+            self._orphans[claim.run_id] = (claim.epoch, now)
         elif now - since > _CLAIM_TIME.total_seconds():
-            del self._orphans[record.run_id]
-            await self._recover(record, "its work broke off")
+            del self._orphans[claim.run_id]
+            await self._recover(self._replica.owner, claim, "its work broke off")
 
-    async def _recover(self, record: RunRecord, why: str) -> None:
-        if not await self._runs.take_from(record.run_id, record.owner, record.epoch, why):
+    async def _recover(self, owner: str, claim: Claim, why: str) -> None:
+        if not await self._runs.take_from(claim.run_id, owner, claim.epoch, why):
             return
-        logger.warning("a run is taken up again: %s", why, extra={"run": record.run_id})
-        taken = await self._runs.get(record.run_id)
+        logger.warning("a run is taken up again: %s", why, extra={"run": claim.run_id})
+        taken = await self._runs.get(claim.run_id)
         if taken.recoveries > MAXIMUM_RECOVERIES and await self._vain_starts(taken) > MAXIMUM_RECOVERIES:
             times = f"{MAXIMUM_RECOVERIES} times in a row"
             text = f"it was taken up again {times}, and each time its replica died before a step ended"
-            await self._manager.end_idle(taken, Stop(Outcome.ERROR, text))
+            await self._end(taken, Stop(Outcome.ERROR, text))
         else:
             self._dispatcher.wake()
 
@@ -117,15 +118,26 @@ class Sweeper:
         states = [payload.state for payload in payloads if isinstance(payload, StateChanged)]
         return states.count(RunState.RUNNING)
 
-    async def _look_at_waiting(self, record: RunRecord, alive: Sequence[Seen]) -> None:
-        if record.deadline is not None and record.deadline < datetime.now(UTC):
-            stop = Stop(Outcome.BUDGET_EXHAUSTED, "the run's time was used up in the queue")
-            await self._manager.end_idle(record, stop)
-        elif not any(json.loads(seen.graph_versions).get(record.workflow) == record.graph_version for seen in alive):
+    async def _end_overdue(self) -> None:
+        for record in await self._runs.select(conditions.overdue(datetime.now(UTC))):
+            await self._end(record, Stop(Outcome.BUDGET_EXHAUSTED, "the run's time was used up in the queue"))
+
+    async def _end_unserved(self, alive: Sequence[Seen]) -> None:
+        served = {graph for seen in alive for graph in json.loads(seen.graph_versions).items()}
+        for record in await self._runs.select(conditions.unserved(served)):
             made = f"version {record.graph_version} of {record.workflow!r}"
             versions = sorted({seen.graph_versions for seen in alive})
             text = f"it was begun with {made}, and no replica has that graph: they have {', '.join(versions)}"
-            await self._manager.end_idle(record, Stop(Outcome.ERROR, text))
+            await self._end(record, Stop(Outcome.ERROR, text))
+
+    async def _end(self, record: RunRecord, stop: Stop) -> None:
+        """Ends a run; whatever is wrong with it keeps no other from its end."""
+        try:
+            await self._manager.end_idle(record, stop)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("a run could not be ended; it is tried again", extra={"run": record.run_id})
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], every: timedelta) -> None:
@@ -134,4 +146,6 @@ async def _repeat(work: Callable[[], Awaitable[None]], every: timedelta) -> None
             await work()
         except OrchestratorError:
             logger.warning("a sweep failed; it is tried again", exc_info=True)
+        except Exception:
+            logger.exception("fault in a sweep; it is tried again")
         await asyncio.sleep(every.total_seconds())

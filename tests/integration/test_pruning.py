@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import os
+import sqlite3
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from sqlalchemy import update
 from support.cli import run_cli
-from support.store import CANCELLED, claimed, ended, entry, new_run
+from support.store import CANCELLED, PASSED, VERSIONS, claimed, ended, entry, new_run
 
-from orchestrator.errors import RunNotFound
+from orchestrator.errors import ArtifactMissing, RunNotFound
 from orchestrator.runs import DirectoryStore, Origin, OriginKind, RunFilter, Wait
 from orchestrator.runs.checkpoints import checkpoints_path, open_saver
 from orchestrator.runs.pruning import Pruned, Pruner, Retention, compact
@@ -21,12 +24,16 @@ from orchestrator.runs.store import (
     CaseRow,
     CaseRows,
     EventRows,
+    Limits,
+    Queue,
     RunRows,
     TapeRows,
     happened,
     open_database,
+    sqlite_path,
 )
 from orchestrator.runs.store.schema import ARTIFACTS, RUNS
+from orchestrator.workflows import Attempt, Strategy, Verdict
 
 WEEK = Retention(timedelta(days=7), 1000)
 AT = Wait("checkpoint-1", ("verify",), "before verify")
@@ -60,20 +67,32 @@ class Place:
                 await connection.execute(update(ARTIFACTS).where(ARTIFACTS.c.name == name).values(kept_time=then))
         return name
 
-    async def full(self, days, **changes):
-        """An ended run with all that hangs on one."""
+    async def full(self, days, name="", **changes):
+        """An ended run with all that hangs on one; it names an artifact."""
         claim = await claimed(self.database, **changes)
         await EventRows(self.database).append(claim, [happened(AT)])
         await TapeRows(self.database).add(claim, entry("generate/1/model"))
-        await self.checkpoint(claim.run_id)
+        await self.checkpoint(claim.run_id, name)
         await self.rows.finish(claim, CANCELLED)
         await self.age(claim.run_id, days)
         return claim.run_id
 
-    async def checkpoint(self, run_id):
-        config = {"configurable": {"thread_id": run_id, "checkpoint_ns": ""}}
-        kept = await self.saver.aput(config, empty_checkpoint(), {"source": "loop", "step": 1, "parents": {}}, {})
-        await self.saver.aput_writes(kept, [("v", "x" * 1000)], "task")
+    async def checkpoint(self, run_id, name="", written="", namespace=""):
+        """A checkpoint that names an artifact in its state, and another in what was written after it."""
+        config = {"configurable": {"thread_id": run_id, "checkpoint_ns": namespace}}
+        checkpoint, version = empty_checkpoint(), self.saver.get_next_version(None, None)
+        checkpoint["channel_values"]["attempts"] = [Attempt(1, Strategy.DRAFT, Verdict.PASSED, code_hash=name)]
+        checkpoint["channel_versions"]["attempts"] = version
+        metadata = {"source": "loop", "step": 1, "parents": {}}
+        kept = await self.saver.aput(config, checkpoint, metadata, {"attempts": version})
+        await self.saver.aput_writes(kept, [("v", "x" * 1000), ("w", {"files": [written]})], "task")
+
+    async def waiting(self, days, **named):
+        """A run that has waited for so long."""
+        record, _ = await self.rows.create(new_run(wait=AT))
+        await self.checkpoint(record.run_id, **named)
+        await self.age(record.run_id, days)
+        return record.run_id
 
     async def has_checkpoint(self, run_id):
         return await self.saver.aget_tuple({"configurable": {"thread_id": run_id}}) is not None
@@ -140,27 +159,92 @@ async def test_a_run_stays_for_as_long_as_one_forked_from_it_is_at_work(place):
     assert await place.left() == {fork.run_id}
 
 
-async def test_an_artifact_stays_for_as_long_as_a_run_that_may_have_it(place):
+async def test_an_artifact_stays_for_as_long_as_a_run_that_names_it(place):
     old = await place.artifact(b"old", 20)
-    run_id = await place.full(6)
-    assert await place.pruner().look() == Pruned(0, 1, 3)
+    run_id = await place.full(6, old)
+    assert await place.pruner().look() == Pruned(0, 1, 3)  # the run began when it was gone
     await place.age(run_id, 0)
     async with place.database.write() as connection:  # it began long ago, and ended now
         since = datetime.now(UTC) - timedelta(days=30)
         await connection.execute(update(RUNS).values(artifacts_since=since))
+    assert await place.pruner().look() == Pruned(0, 0, 0)
     assert await place.pruner().prune() == Pruned(0, 0, 0)
     assert await place.artifacts.get(old) == b"old"
     await place.age(run_id, 8)
     assert await place.pruner().prune() == Pruned(1, 1, 3)
 
 
-async def test_a_fork_keeps_the_artifacts_of_the_run_that_it_comes_from(place):
-    origin = await place.full(20)
+async def test_a_run_that_waits_for_months_keeps_what_it_names_and_nothing_else(place):
+    kept = {key: await place.artifact(key.encode(), 100) for key in ("state", "writes", "inner", "shared")}
+    other = await place.waiting(101, name=kept["state"], written=kept["writes"])
+    await place.checkpoint(other, name=kept["shared"])
+    inner = await place.waiting(101, name=kept["shared"])
+    await place.checkpoint(inner, name=kept["inner"], namespace="candidate:1")
+    gone = [await place.artifact(f"gone {days}".encode(), days) for days in (102, 50, 9)]
+    young = await place.artifact(b"young", 5)
+    assert await place.pruner().look() == Pruned(0, 3, 21)
+    assert await place.pruner().prune() == Pruned(0, 3, 21)
+    for name in gone:
+        with pytest.raises(ArtifactMissing):
+            await place.artifacts.get(name)
+    for name in (*kept.values(), young):
+        assert await place.artifacts.get(name)
+    assert await place.rows.finish_idle(await place.rows.get(inner), CANCELLED)
+    await place.age(inner, 8)
+    assert await place.pruner().prune() == Pruned(1, 1, 5)
+
+
+async def test_a_result_keeps_what_it_names(place):
+    name = await place.artifact(b"diff", 20)
+    claim = await claimed(place.database)
+    await place.rows.finish(claim, replace(PASSED, diff_hash=name))
+    async with place.database.write() as connection:
+        await connection.execute(update(RUNS).values(artifacts_since=datetime.now(UTC) - timedelta(days=30)))
+    assert await place.pruner().prune() == Pruned(0, 0, 0)
+    assert await place.artifacts.get(name) == b"diff"
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_a_run_that_is_not_still_keeps_all_that_it_may_yet_name(place, at_work):
+    run_id = (await place.rows.create(new_run()))[0].run_id
+    if at_work:
+        await Queue(place.database, Limits()).claim("one/1", VERSIONS, 1)
+    await place.age(run_id, 20)
+    older, younger = await place.artifact(b"older", 21), await place.artifact(b"younger", 19)
+    assert await place.pruner().prune() == Pruned(0, 1, 5)
+    assert await place.artifacts.get(younger) == b"younger"
+    with pytest.raises(ArtifactMissing):
+        await place.artifacts.get(older)
+
+
+async def test_checkpoints_that_cannot_be_read_keep_all_that_their_run_may_name(place, database_url):
+    await place.waiting(20)
+    damage_checkpoints(database_url)
+    older, younger = await place.artifact(b"older", 21), await place.artifact(b"younger", 19)
+    assert await place.pruner().prune() == Pruned(0, 1, 5)
+    assert await place.artifacts.get(younger) == b"younger"
+    with pytest.raises(ArtifactMissing):
+        await place.artifacts.get(older)
+
+
+def damage_checkpoints(url):
+    if (path := sqlite_path(url)) is not None:
+        with contextlib.closing(sqlite3.connect(checkpoints_path(path))) as connection:
+            connection.execute("UPDATE checkpoints SET checkpoint = x'c1'")
+            connection.commit()
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(r"UPDATE checkpoint_blobs SET blob = '\xc1'")
+
+
+async def test_a_fork_keeps_the_artifacts_that_it_has_of_the_run_that_it_comes_from(place):
     name = await place.artifact(b"of the origin", 19)
+    origin = await place.full(20, name)
     forks = []
     for parent in (origin, None):
         source = parent or forks[-1]
         fork, _ = await place.rows.create(new_run(origin=Origin(OriginKind.FORK, source, "checkpoint-1"), wait=AT))
+        await place.checkpoint(fork.run_id, name)
         await place.rows.finish_idle(await place.rows.get(fork.run_id), CANCELLED)
         forks.append(fork.run_id)
     assert await place.pruner().prune() == Pruned(1, 0, 0)

@@ -169,6 +169,33 @@ async def test_an_outage_of_postgres_is_told_soon_and_the_saver_goes_on_after_it
             assert await saver.aget_tuple(place()) is not None
 
 
+async def test_a_postgres_that_answers_nothing_is_given_up_and_used_again_once_it_does(monkeypatch):
+    monkeypatch.setattr("orchestrator.runs.checkpoints.ANSWER_SECONDS", 1.0)
+    with running_postgres() as server:
+        async with open_saver(server.create()) as saver:
+            kept = await put(saver)
+            await asyncio.gather(*(put(saver, f"run_{number}") for number in range(20)))  # several connections
+            with server.frozen():
+                calls = [
+                    saver.aget_tuple(place()),
+                    put(saver),
+                    saver.aput_writes(kept, [("v", 1)], "task"),
+                    listed(saver),
+                    saver.adelete_thread("run_1"),
+                    saver.aget_delta_channel_history(config=place(), channels=["v"]),
+                    *(put(saver, f"late_{number}") for number in range(20)),
+                ]
+                told = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+                assert {type(each) for each in told} == {StoreUnavailable}
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(put(saver, f"after_{number}") for number in range(20)))
+                assert len(await listed(saver)) > 0
+
+
+async def listed(saver):
+    return [one async for one in saver.alist(place())]
+
+
 async def test_the_saver_prepares_no_statement_that_a_pooler_could_lose(postgres, postgres_url):
     name = postgres_url.rpartition("/")[2]
     with psycopg.connect(postgres_url, autocommit=True) as connection:

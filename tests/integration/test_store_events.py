@@ -172,9 +172,13 @@ async def test_a_replica_started_again_takes_its_name_over(database):
     assert await rows.beat("one", "first")
     await rows.register("one", "second", '{"codegen":1}')
     assert not await rows.beat("one", "first")
+    assert not await rows.rejoin("one", "first", "{}")
     await rows.leave("one", "first")
     (left,) = await rows.all()
     assert (left.replica_id, left.incarnation, left.graph_versions) == ("one", "second", '{"codegen":1}')
+    await rows.leave("one", "second")
+    assert await rows.rejoin("one", "first", "{}")
+    assert await rows.beat("one", "first")
     await rows.forget(datetime.now(UTC) + timedelta(seconds=1))
     assert await rows.all() == []
 

@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -19,7 +20,8 @@ from support.waiting import until
 
 from orchestrator.errors import StoreError, StoreUnavailable
 from orchestrator.runs import Wait
-from orchestrator.runs.store import EventRows, RunRows, TapeRows, happened, open_database
+from orchestrator.runs.replica import Replica
+from orchestrator.runs.store import EventRows, ReplicaRows, RunRows, TapeRows, happened, open_database
 
 TESTS = Path(__file__).parents[1]
 WRITER = """
@@ -187,6 +189,78 @@ async def test_a_postgres_that_answers_nothing_is_given_up(monkeypatch):
                     with pytest.raises(StoreUnavailable):
                         await asyncio.wait_for(call(), 30)
             assert (await RunRows(database).get(claim.run_id)).run_id == claim.run_id
+
+
+async def test_a_lease_holds_though_others_have_all_connections(database_url, monkeypatch):
+    lease = timedelta(seconds=3)
+    monkeypatch.setattr("orchestrator.runs.replica.BEAT", timedelta(seconds=0.2))
+    monkeypatch.setattr("orchestrator.runs.replica.LEASE", lease)
+    losses = []
+    async with open_database(database_url) as busy, open_database(database_url) as other:
+        replica, seen = Replica(ReplicaRows(busy), "one", "{}"), ReplicaRows(other)
+        async with replica.running(lambda: losses.append("lost")), held_by_readers(busy):
+            writer = asyncio.create_task(RunRows(busy).create(new_run()))
+            (first,) = await seen.all()
+            async with asyncio.timeout(20):
+                while (await seen.all())[0].heartbeat < first.heartbeat + 2 * lease:
+                    assert replica.has_lease
+            assert not writer.done()  # nobody gave a connection back meanwhile
+        await writer
+    assert losses == []
+
+
+async def test_after_a_heartbeat_that_hung_the_lease_is_not_lost_once_more(database_url, monkeypatch):
+    monkeypatch.setattr("orchestrator.runs.replica.BEAT", timedelta(seconds=1))
+    monkeypatch.setattr("orchestrator.runs.replica.LEASE", timedelta(seconds=4))
+    monkeypatch.setattr("orchestrator.runs.replica._LOOK", timedelta(seconds=0.05))
+    losses = []
+    async with open_database(database_url) as database, open_database(database_url) as other:
+        replica, seen = Replica(ReplicaRows(database), "one", "{}"), ReplicaRows(other)
+        async with replica.running(lambda: losses.append(time.monotonic())):
+            async with other.write() as connection:  # the heartbeat waits for this
+                await connection.execute(text("UPDATE codemend_replicas SET graph_versions = '[]'"))
+                await until(lambda: losses and time.monotonic() > losses[0] + 0.7, 20)
+            (first,) = await seen.all()
+            async with asyncio.timeout(20):
+                while (await seen.all())[0].heartbeat < first.heartbeat + timedelta(seconds=3):
+                    assert len(losses) == 1
+            assert replica.has_lease
+
+
+@asynccontextmanager
+async def held_by_readers(database):
+    """All connections that are shared are in use, and more of them are asked for."""
+    over, at_work = asyncio.Event(), []
+
+    async def hold():
+        async with database.read() as connection:
+            await connection.execute(text("SELECT 1"))
+            at_work.append(connection)
+            await over.wait()
+
+    readers = [asyncio.create_task(hold()) for _ in range(40)]
+    await until(lambda: len(at_work) == 20)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*readers)
+
+
+async def test_time_in_which_nobody_could_look_makes_no_replica_dead(database_url, monkeypatch):
+    monkeypatch.setattr("orchestrator.runs.replica.LEASE", timedelta(seconds=1))
+    monkeypatch.setattr("orchestrator.runs.replica.STALE", timedelta(seconds=2))
+    async with open_database(database_url) as database:
+        rows = ReplicaRows(database)
+        await rows.register("other", "1", "{}")
+        looker = Replica(rows, "one", "{}")
+        assert [seen.owner for seen in await looker.others()] == ["other/1"]
+        began = time.monotonic()
+        await until(lambda: time.monotonic() > began + 2.5)  # as in an outage of the database
+        assert [seen.owner for seen in await looker.others()] == ["other/1"]
+        async with asyncio.timeout(20):
+            while await looker.others():
+                pass
 
 
 async def test_a_postgres_that_is_not_there_is_told_at_once():

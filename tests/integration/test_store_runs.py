@@ -16,6 +16,7 @@ from orchestrator.runs.store import (
     Queue,
     RunRows,
     TapeRows,
+    conditions,
     happened,
     open_database,
 )
@@ -112,6 +113,26 @@ async def test_another_graphs_version_is_left_in_the_queue(database, rows):
     assert (await rows.get(record.run_id)).state is RunState.QUEUED
 
 
+async def test_what_is_wrong_in_the_queue_is_found_behind_any_number_of_runs_that_are_well(rows):
+    for _ in range(3):
+        await rows.create(new_run())
+    late, _ = await rows.create(new_run(timeout=timedelta(microseconds=1)))
+    newer, _ = await rows.create(new_run(graph_version=2))
+    await rows.create(new_run(graph_version=2, wait=AT))  # nobody need go on with it yet
+    served = set(VERSIONS.items())
+    assert [run.run_id for run in await rows.select(conditions.overdue(datetime.now(UTC)), limit=1)] == [late.run_id]
+    assert [run.run_id for run in await rows.select(conditions.unserved(served), limit=1)] == [newer.run_id]
+    assert await rows.select(conditions.unserved(served | {("codegen", 2)})) == []
+    assert len(await rows.select(conditions.unserved(()))) == 5
+
+
+async def test_runs_at_work_are_told_with_their_owners(database, rows):
+    await ended(database)
+    one, two = await claimed(database), await claimed(database, owner="two/2")
+    await rows.create(new_run())
+    assert sorted(await rows.at_work(), key=lambda pair: pair[1]) == [(one, "one/1"), (two, "two/2")]
+
+
 async def test_what_a_lost_claim_writes_is_refused_everywhere(database, rows):
     lost = await claimed(database)
     assert await rows.take_from(lost.run_id, "one/1", lost.epoch, "its replica died")
@@ -140,7 +161,6 @@ async def test_an_ended_run_is_never_changed_again(database, rows):
     assert not await rows.finish(claim, CANCELLED)
     assert not await rows.finish_idle(record, CANCELLED)
     assert await rows.resume(record, Resume()) is None
-    assert await rows.stand(record, AT) is None
     assert not await rows.hand_back(claim, "drained")
     assert await rows.request_cancel(claim.run_id, "too late") == record
     assert await rows.get(claim.run_id) == record
@@ -211,9 +231,6 @@ async def test_a_run_made_waiting_has_its_whole_time_and_is_in_no_queue(database
     record, _ = await rows.create(new_run(wait=AT, timeout=timedelta(minutes=3)))
     assert (record.state, record.time_left, record.deadline) == (RunState.WAITING, timedelta(minutes=3), None)
     assert await Queue(database, Limits()).claim("one/1", VERSIONS, 1) == []
-    moved = Wait("checkpoint-2", ("verify",), "edited fork")
-    assert (await rows.stand(record, moved)).wait == moved
-    assert await rows.stand(record, AT) is None  # as it was
 
 
 async def test_lists_filter_by_tenant_state_workflow_and_all_labels(database, rows):

@@ -24,6 +24,8 @@ from support.orchestrator import Client
 
 CALL_SECONDS = 60
 TERMINAL = frozenset({pb.RUN_STATE_SUCCEEDED, pb.RUN_STATE_FAILED, pb.RUN_STATE_CANCELLED})
+BROKEN_OFF = frozenset({"cancelled", "StoreUnavailable", "Fenced"})
+"""What is told of a node that was at work when its service, its database or its claim went away."""
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED})
 _MOVED_ON = frozenset({grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED})
 
@@ -105,7 +107,7 @@ class Followed:
         over: set[str] = set()
         found = []
         for event in self.events:
-            if event.HasField("node_finished") and event.node_finished.error != "cancelled":
+            if event.HasField("node_finished") and event.node_finished.error not in BROKEN_OFF:
                 over.add(event.node_finished.step_id)
             elif event.HasField("node_started") and event.node_started.step_id in over:
                 found.append(f"{event.node_started.node} of attempt {event.node_started.attempt}")

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from orchestrator.models import ModelSpec, Reply, Usage
 from orchestrator.runs.artifacts import DirectoryStore
-from orchestrator.runs.checkpoints import serializer
+from orchestrator.runs.checkpoints import LeasedSaver, serializer
 from orchestrator.runs.identity import digest, new_run_id
 from orchestrator.runs.records import NewRun
 from orchestrator.runs.store import Claim, Limits, Queue, RunRows, TapeEntry, TapeRows, open_database
@@ -131,7 +132,9 @@ class Bench:
     spec: RunSpec
     run_id: str
     claim: Claim
-    saver: InMemorySaver = field(default_factory=lambda: InMemorySaver(serde=serializer()))
+    saver: LeasedSaver = field(
+        default_factory=lambda: LeasedSaver(InMemorySaver(serde=serializer()), check_lease=lambda: None, answer_seconds=None)
+    )
     told: list[tuple[str, Any]] = field(default_factory=list)  # id of the step that told it, empty where none did
     seconds: float = 60.0
     original: Sequence[TapeEntry] | None = None  # whose replay it is, with a tape of its own
@@ -197,7 +200,7 @@ class Bench:
         )
 
 
-async def states(saver: InMemorySaver, thread_id: str) -> list[tuple[str, tuple[str, ...]]]:
+async def states(saver: BaseCheckpointSaver[Any], thread_id: str) -> list[tuple[str, tuple[str, ...]]]:
     """Every checkpoint's state as canonical JSON with what comes next, oldest first."""
     graph = WORKFLOW.build(saver)
     history = [item async for item in graph.aget_state_history({"configurable": {"thread_id": thread_id}})]

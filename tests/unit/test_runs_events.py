@@ -1,6 +1,7 @@
 """What a run tells, over a real database file: in order, without a gap, tokens gathered, and nothing twice."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from orchestrator.errors import Fenced, RunNotFound
 from orchestrator.runs import RunResult, digest, new_run_id
 from orchestrator.runs.recorder import TOKEN_CHARS, Recorder
 from orchestrator.runs.records import NewRun
-from orchestrator.runs.store import Claim, Database, EventRows, Limits, Queue, RunRows, open_database
+from orchestrator.runs.store import Claim, Database, EventRows, Limits, Queue, RunRows, happened, open_database
 from orchestrator.runs.watching import Watching
 from orchestrator.workflows import (
     STEP,
@@ -152,6 +153,35 @@ async def test_a_batch_whose_answer_got_lost_is_not_written_twice(database: Data
     batch = tuple(run.recorder._events)
     await run.rows.append(run.claim, batch, 2)  # it was written, and nobody heard of it
     assert len(await run.told()) == 1
+    await run.recorder.close()
+
+
+async def test_what_was_told_after_a_batch_whose_answer_got_lost_is_added_to_it(database: Database) -> None:
+    run = await begun(database)
+    run.recorder.emit(RouteDecision("a", "b", "1"))
+    await run.rows.append(run.claim, tuple(run.recorder._events), 2)
+    run.recorder.emit(RouteDecision("a", "b", "2"))
+    assert [payload.reason for payload in await run.told()] == ["1", "2"]
+    other = await run.again()
+    await run.rows.append(run.claim, [happened(RouteDecision("a", "b", "of somebody else"))])
+    other.recorder.emit(RouteDecision("a", "b", "3"))
+    with pytest.raises(Fenced):
+        await other.recorder.flush()
+    for one in (run, other):
+        await one.recorder.close()
+
+
+async def test_a_flush_that_is_cancelled_knows_what_it_has_written(database: Database) -> None:
+    run = await begun(database)
+    for number in range(8):  # whichever step of the flush a cancellation meets
+        run.recorder.emit(RouteDecision("a", "b", str(number)))
+        flush = asyncio.create_task(run.recorder.flush())
+        for _ in range(number):
+            await asyncio.sleep(0)
+        flush.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await flush
+    assert [payload.reason for payload in await run.told()] == [str(number) for number in range(8)]
     await run.recorder.close()
 
 

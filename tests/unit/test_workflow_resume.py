@@ -88,6 +88,28 @@ async def test_what_a_step_tells_is_written_before_it_is_over(tmp_path):
         assert written == made.told
 
 
+@pytest.mark.parametrize("candidates", [1, 2])
+@pytest.mark.parametrize("failing", range(1, 9))
+async def test_a_step_whose_events_could_not_be_written_is_done_again(tmp_path, failing, candidates):
+    script = lambda n: fenced(wrong(n) if n <= candidates else RIGHT)  # noqa: E731
+    async with bench(tmp_path, script, candidates=candidates, max_attempts=4) as made:
+        flushes = iter(range(1, 100))
+
+        async def flush():
+            if next(flushes) == failing:
+                raise StoreUnavailable("the database does not answer")
+
+        made.flush = flush
+        with pytest.raises(StoreUnavailable):
+            await made.stint()
+        made.flush = None
+        await made.again()
+        end = await made.stint()
+        assert end.conclusion.outcome is Outcome.PASSED
+        assert made.context.progress.usage == Usage(candidates + 1, 20 * (candidates + 1), 10 * (candidates + 1))
+        assert (await made.replay())[1] == await made.states()
+
+
 async def test_the_end_of_a_node_tells_what_went_in_and_out(tmp_path):
     async with bench(tmp_path, lambda n: fenced(wrong(1) if n == 1 else RIGHT)) as made:
         await made.stint()

@@ -1,9 +1,11 @@
 """The database behind runs: their rows, events, tapes, artifacts and cases, on SQLite or Postgres."""
 
+from orchestrator.runs.store.admission import QueueBound
 from orchestrator.runs.store.artifacts import ArtifactRows
 from orchestrator.runs.store.cases import CaseRow, CaseRows
 from orchestrator.runs.store.claims import Claim
 from orchestrator.runs.store.database import (
+    ANSWER_SECONDS,
     BUSY_SECONDS,
     CONNECT_SECONDS,
     SQLITE_PRAGMAS,
@@ -16,8 +18,10 @@ from orchestrator.runs.store.queue import Limits, Queue
 from orchestrator.runs.store.replicas import Replica, ReplicaRows
 from orchestrator.runs.store.runs import RunRows
 from orchestrator.runs.store.tape import TapeEntry, TapeRows
+from orchestrator.runs.store.whole import to_its_end, whole
 
 __all__ = [
+    "ANSWER_SECONDS",
     "BUSY_SECONDS",
     "CONNECT_SECONDS",
     "SQLITE_PRAGMAS",
@@ -29,6 +33,7 @@ __all__ = [
     "EventRows",
     "Limits",
     "Queue",
+    "QueueBound",
     "Replica",
     "ReplicaRows",
     "RunRows",
@@ -37,4 +42,6 @@ __all__ = [
     "happened",
     "open_database",
     "sqlite_path",
+    "to_its_end",
+    "whole",
 ]

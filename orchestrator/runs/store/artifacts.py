@@ -1,6 +1,7 @@
 """The artifact store in the database, for replicas that share no folder: one row an artifact, named by its SHA-256."""
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select
@@ -12,6 +13,7 @@ from orchestrator.runs.store.schema import ARTIFACTS
 from orchestrator.runs.store.whole import whole
 
 MAXIMUM_BYTES = 64 * 1024 * 1024
+_BATCH = 500  # deleted in one transaction
 
 
 class ArtifactRows:
@@ -45,20 +47,32 @@ class ArtifactRows:
         return bytes(content)
 
     @whole
-    async def measure(self, age: timedelta) -> tuple[int, int]:
-        """How many there are that nobody kept or kept again for that long, and how many bytes they have."""
-        size = func.coalesce(func.sum(func.length(ARTIFACTS.c.content)), 0)
-        query = select(func.count(), size).where(ARTIFACTS.c.kept_time < datetime.now(UTC) - age)
+    async def measure(self, age: timedelta, needed: frozenset[str] = frozenset()) -> tuple[int, int]:
+        """How many there are that `prune` would delete, and how many bytes they have."""
+        size = func.length(ARTIFACTS.c.content).label("size")
+        query = select(ARTIFACTS.c.name, size).where(ARTIFACTS.c.kept_time < datetime.now(UTC) - age)
         async with self._database.read() as connection:
-            count, total = (await connection.execute(query)).one()
-        return int(count), int(total)
+            sizes = [row.size for row in await connection.execute(query) if row.name not in needed]
+        return len(sizes), sum(sizes)
+
+    async def prune(self, age: timedelta, needed: frozenset[str] = frozenset()) -> int:
+        """Deletes what nobody kept or kept again for that long, but for these; gives back how many there were."""
+        before = datetime.now(UTC) - age
+        names = [name for name in await self._older(before) if name not in needed]
+        pieces = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
+        return sum([await self._delete_older(before, piece) for piece in pieces])
 
     @whole
-    async def prune(self, age: timedelta) -> int:
-        """Deletes what nobody kept or kept again for that long; gives back how many there were."""
-        old = delete(ARTIFACTS).where(ARTIFACTS.c.kept_time < datetime.now(UTC) - age)
+    async def _older(self, before: datetime) -> Sequence[str]:
+        async with self._database.read() as connection:
+            found = await connection.execute(select(ARTIFACTS.c.name).where(ARTIFACTS.c.kept_time < before))
+            return found.scalars().all()
+
+    @whole
+    async def _delete_older(self, before: datetime, names: Sequence[str]) -> int:
+        still = ARTIFACTS.c.name.in_(names) & (ARTIFACTS.c.kept_time < before)  # none that was kept again meanwhile
         async with self._database.write() as connection:
-            return (await connection.execute(old)).rowcount
+            return (await connection.execute(delete(ARTIFACTS).where(still))).rowcount
 
     def close(self) -> None:
         """Nothing to wait for: the database is closed by whoever opened it."""

@@ -1,12 +1,12 @@
 """The database that runs are kept in: SQLite in one file, or Postgres by a URL, behind the same few calls.
 
 Every write is one short transaction. SQLite has one writer at a time, so writers of this process take turns before
-they ask for its lock; other processes are waited for by its busy timeout.
+they ask for its lock; other processes are waited for by its busy timeout. Heartbeats have a connection of their own.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ BUSY_SECONDS = 30.0  # how long other processes' writers are waited for
 CONNECT_SECONDS = 5  # a server that does not answer is given up after that, and the caller told
 ANSWER_SECONDS = 30.0  # a transaction on Postgres: one that takes longer hangs on a lost server, or on a lock
 IDLE_SECONDS = 15.0  # a paused replica may hold locks within a transaction: the server ends one that hears nothing
-_POOL_SIZE = 10
+_SHARED: Mapping[str, int] = {"pool_size": 10, "max_overflow": 10}
+_RESERVED: Mapping[str, int] = {"pool_size": 1, "max_overflow": 0}
 SQLITE_PRAGMAS = (
     "auto_vacuum = INCREMENTAL",  # of a new file only: what is deleted can be given back bit by bit
     "journal_mode = WAL",
@@ -40,29 +41,43 @@ _MIGRATION_LOCK = 0x636F6465  # any number of our own: replicas that start toget
 class Database:
     """Connections to the database. `open_database` makes it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, reserved: AsyncEngine) -> None:
         self._engine = engine
+        self._reserved = reserved
         self.is_sqlite = engine.dialect.name == "sqlite"
         # A single statement needs no transaction: without one, Postgres is asked once, and SQLite has nothing to end.
         self._reader = engine.execution_options(
             **({_READ_ONLY: True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
-        self._turn = asyncio.Lock()  # SQLite: this process's writers, one at a time
+        # SQLite: the file, one writer of this process at a time. Whoever has the turn has a connection, so that it is
+        # soon over; writers that share connections line up before they ask for one, and leave the rest to readers.
+        self._turn = asyncio.Lock()
+        self._line = asyncio.Lock()
         self._in_use = 0
         self._is_closed = False
         self._unused = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, reserved: bool = False) -> AsyncIterator[AsyncConnection]:
         """A transaction that is committed when its block ends, and rolled back when it raises.
+
+        Args:
+            reserved: on the one connection that is kept for what must never wait for a shared one: heartbeats.
 
         Raises:
             StoreUnavailable: the database does not answer, or is locked for too long.
             StoreError: it refused a statement.
             IntegrityError: a row broke a constraint, left as it is for the caller to explain.
         """
+        engine = self._reserved if reserved else self._engine
         with _explained(), self._used():
-            async with self._patience(), self._engine.begin() as connection:
+            async with (
+                self._bounded(),
+                self._lined_up(reserved=reserved),
+                engine.connect() as connection,
+                self._its_turn(),
+                connection.begin(),
+            ):
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -72,8 +87,11 @@ class Database:
             async with self._bounded(), self._reader.connect() as connection:
                 yield connection
 
-    def _patience(self) -> contextlib.AbstractAsyncContextManager[object]:
-        return self._turn if self.is_sqlite else self._bounded()
+    def _lined_up(self, *, reserved: bool) -> contextlib.AbstractAsyncContextManager[object]:
+        return self._line if self.is_sqlite and not reserved else contextlib.nullcontext()
+
+    def _its_turn(self) -> contextlib.AbstractAsyncContextManager[object]:
+        return self._turn if self.is_sqlite else contextlib.nullcontext()
 
     def _bounded(self) -> contextlib.AbstractAsyncContextManager[object]:
         return asyncio.timeout(None if self.is_sqlite else ANSWER_SECONDS)
@@ -98,6 +116,7 @@ class Database:
                     self._unused.clear()
                     await self._unused.wait()
         await self._engine.dispose()
+        await self._reserved.dispose()
 
 
 @contextlib.contextmanager
@@ -129,7 +148,7 @@ async def open_database(url: str) -> AsyncIterator[Database]:
         StoreUnavailable: it cannot be reached or opened.
         StoreError: it has a newer schema than this service knows, or the URL is of another kind of database.
     """
-    database = Database(_engine(url))
+    database = Database(_engine(url, _SHARED), _engine(url, _RESERVED))
     try:
         try:
             await _migrate(database)
@@ -147,14 +166,14 @@ def sqlite_path(url: str) -> Path | None:
     return Path(rest.removeprefix("/")) if scheme == "sqlite" else None
 
 
-def _engine(url: str) -> AsyncEngine:
+def _engine(url: str, size: Mapping[str, int]) -> AsyncEngine:
     scheme, _, rest = url.partition("://")
     if (path := sqlite_path(url)) is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         engine = create_async_engine(
             URL.create("sqlite+aiosqlite", database=str(path)),
             poolclass=AsyncAdaptedQueuePool,
-            pool_size=_POOL_SIZE,
+            **size,
             async_creator=partial(connect, path, BUSY_SECONDS),
         )
         _prepare_sqlite(engine)
@@ -164,7 +183,7 @@ def _engine(url: str) -> AsyncEngine:
         arguments = {"prepare_threshold": None, "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 30}
         engine = create_async_engine(
             f"postgresql+psycopg://{rest}",
-            pool_size=_POOL_SIZE,
+            **size,
             pool_timeout=2 * CONNECT_SECONDS,
             pool_pre_ping=True,
             connect_args=arguments,

@@ -6,7 +6,7 @@ Numbers are given in the transaction that adds the rows, under the claim of whoe
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import ColumnElement, Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from orchestrator.errors import Fenced
@@ -32,8 +32,8 @@ class EventRows:
         Args:
             claim: under which they are added.
             events: what happened.
-            after: number of the newest event by then; None: whatever it is. Where the run has just these events more,
-                since the answer to an earlier call was lost, nothing is added.
+            after: number of the newest event by then; None: whatever it is. Where the run has the first of these events
+                already, since the answer to an earlier call was lost, the others are added.
 
         Raises:
             Fenced: the claim is lost, or somebody else has added events.
@@ -41,15 +41,15 @@ class EventRows:
         """
         mine = held(claim) if after is None else held(claim) & (RUNS.c.last_sequence == after)
         async with self._database.write() as connection:
-            counted = update(RUNS).where(mine).values(last_sequence=RUNS.c.last_sequence + len(events))
-            last = (await connection.execute(counted.returning(RUNS.c.last_sequence))).scalar_one_or_none()
-            if last is not None:
-                await add_events(connection, claim.run_id, last - len(events) + 1, events)
-                return int(last)
-            found = (await connection.execute(select(RUNS.c.last_sequence).where(held(claim)))).scalar_one_or_none()
-        if after is None or found != after + len(events):
-            raise Fenced(f"{claim.run_id} was taken over or has ended")
-        return after + len(events)
+            last = await _count(connection, mine, len(events))
+            if last is None and after is not None:
+                known = await _known(connection, claim, events, after)
+                events = events[known:]
+                last = await _count(connection, held(claim) & (RUNS.c.last_sequence == after + known), len(events))
+            if last is None:
+                raise Fenced(f"{claim.run_id} was taken over or has ended")
+            await add_events(connection, claim.run_id, last - len(events) + 1, events)
+            return last
 
     @whole
     async def read(self, run_id: str, after: int, limit: int = PAGE) -> Sequence[RunEvent]:
@@ -80,6 +80,23 @@ class EventRows:
         )
         async with self._database.read() as connection:
             return frozenset((await connection.execute(wanted)).scalars())
+
+
+async def _count(connection: AsyncConnection, mine: ColumnElement[bool], more: int) -> int | None:
+    """Counts events in the run's row; gives back the number of the last one, or None where the row is not mine."""
+    counted = update(RUNS).where(mine).values(last_sequence=RUNS.c.last_sequence + more)
+    last: int | None = (await connection.execute(counted.returning(RUNS.c.last_sequence))).scalar_one_or_none()
+    return last
+
+
+async def _known(connection: AsyncConnection, claim: Claim, events: Sequence[NewEvent], after: int) -> int:
+    """How many of these events the run has, from the first one on, after that number. Raises Fenced: it has others."""
+    columns = (RUN_EVENTS.c.kind, RUN_EVENTS.c.payload)
+    wanted = select(*columns).where(RUN_EVENTS.c.run_id == claim.run_id, RUN_EVENTS.c.sequence > after)
+    found = [tuple(row) for row in await connection.execute(wanted.order_by(RUN_EVENTS.c.sequence))]
+    if found != [dump_payload(event.payload) for event in events[: len(found)]]:
+        raise Fenced(f"{claim.run_id} was taken over or has ended")
+    return len(found)
 
 
 async def add_events(connection: AsyncConnection, run_id: str, first: int, events: Sequence[NewEvent]) -> None:

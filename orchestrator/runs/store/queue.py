@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Row, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from orchestrator.errors import RunNotFound
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.states import RunState
 from orchestrator.runs.store.database import Database
@@ -67,8 +68,12 @@ class Queue:
                 if head is None:
                     turn.waiting = 0
                     continue
-                claimed.append(await claim_row(connection, head.run_id, owner))
-                turn.served(first=head.start_time is None)
+                try:
+                    claimed.append(await claim_row(connection, head.run_id, owner))
+                except RunNotFound:  # it was ended at this moment; whoever ends runs takes no turn in the queue
+                    turn.waiting -= 1
+                else:
+                    turn.served(first=head.start_time is None)
             return claimed
 
     def _next(self, tenants: Sequence["_Tenant"]) -> "_Tenant | None":

@@ -16,11 +16,13 @@ from orchestrator.errors import RequestIdTaken, RunNotFound
 from orchestrator.runs.events import NewEvent, StateChanged
 from orchestrator.runs.records import Breakpoints, NewRun, Resume, RunFilter, RunRecord, Wait
 from orchestrator.runs.states import ACTIVE, TERMINAL, RunResult, RunState
+from orchestrator.runs.store.admission import QueueBound, check_room, take_turn
 from orchestrator.runs.store.claims import Claim, held
 from orchestrator.runs.store.database import Database
 from orchestrator.runs.store.events import add_events, happened
 from orchestrator.runs.store.rows import COLUMNS, new_row, read_record
 from orchestrator.runs.store.schema import RUN_LABELS, RUNS, UtcTime
+from orchestrator.runs.store.tape import TapeEntry, begin_tape
 from orchestrator.runs.store.text import as_text
 from orchestrator.runs.store.whole import whole
 from orchestrator.workflows import RunSpec, decode
@@ -35,26 +37,46 @@ class RunRows:
         self._database = database
 
     @whole
-    async def create(self, new: NewRun) -> tuple[RunRecord, bool]:
+    async def create(
+        self,
+        new: NewRun,
+        *,
+        tape: Sequence[TapeEntry] = (),
+        told: Sequence[NewEvent] = (),
+        bound: QueueBound | None = None,
+    ) -> tuple[RunRecord, bool]:
         """Makes a run, or finds the one that its request_id made; and whether it was made.
+
+        Args:
+            new: the run.
+            tape: what it has taken before it begins: that of a fork is its origin's.
+            told: events between that of its state and that of what it waits for.
+            bound: of the queue, where the run is to be queued; None: it has room for any.
 
         Raises:
             RequestIdTaken: the request_id made a run from another request.
+            QueueFull: too many runs wait.
         """
         try:
             async with self._database.write() as connection:
                 if new.request_id and (known := await self._by_request(connection, new)) is not None:
                     return known, False
                 state = RunState.QUEUED if new.wait is None else RunState.WAITING
-                events = [happened(StateChanged(state)), *([happened(new.wait)] if new.wait is not None else [])]
+                waits = [happened(new.wait)] if new.wait is not None else []
+                events = [happened(StateChanged(state)), *told, *waits]
                 since = await _artifacts_since(connection, new)
                 row = {**new_row(new), "artifacts_since": since, "last_sequence": len(events)}
                 await connection.execute(insert(RUNS).values(row))
                 labels = [{"run_id": new.run_id, "label": key, "value": text} for key, text in new.spec.labels.items()]
                 if labels:
                     await connection.execute(insert(RUN_LABELS), labels)
+                await begin_tape(connection, new.run_id, tape)
                 await add_events(connection, new.run_id, 1, events)
-                return await _record(connection, new.run_id), True
+                record = await _record(connection, new.run_id)
+                if bound is not None and state is RunState.QUEUED:
+                    await take_turn(connection)  # last, so that others wait for the counting and the commit alone
+                    await check_room(connection, bound, new.spec.tenant, wanted=0)
+                return record, True
         except IntegrityError:  # another replica made it in between
             async with self._database.read() as connection:
                 known = await self._by_request(connection, new)
@@ -72,6 +94,18 @@ class RunRows:
             text = f"request_id {new.request_id!r} was used for {record.run_id}, made from another request"
             raise RequestIdTaken(text)
         return record
+
+    @whole
+    async def check_room(self, bound: QueueBound, tenant: str) -> None:
+        """Whether a run may be queued as things stand. Raises QueueFull."""
+        async with self._database.read() as connection:
+            await check_room(connection, bound, tenant, wanted=1)
+
+    @whole
+    async def known(self, new: NewRun) -> RunRecord | None:
+        """The run that this request_id made before. Raises RequestIdTaken where it was made from another request."""
+        async with self._database.read() as connection:
+            return await self._by_request(connection, new) if new.request_id else None
 
     @whole
     async def find_request(self, tenant: str, request_id: str) -> str:
@@ -122,20 +156,18 @@ class RunRows:
             return await _records(connection, query)
 
     @whole
+    async def at_work(self) -> Sequence[tuple[Claim, str]]:
+        """The claims of all runs at work, each with its owner."""
+        query = select(RUNS.c.run_id, RUNS.c.epoch, RUNS.c.owner).where(RUNS.c.state == RunState.RUNNING)
+        async with self._database.read() as connection:
+            return [(Claim(row.run_id, row.epoch), row.owner or "") for row in await connection.execute(query)]
+
+    @whole
     async def progress(self, run_ids: Iterable[str]) -> Mapping[str, tuple[RunState, int]]:
         """State and newest event's number of each of these runs that there is."""
         query = select(RUNS.c.run_id, RUNS.c.state, RUNS.c.last_sequence).where(RUNS.c.run_id.in_(list(run_ids)))
         async with self._database.read() as connection:
             return {row.run_id: (RunState(row.state), row.last_sequence) for row in await connection.execute(query)}
-
-    @whole
-    async def count(self, states: Iterable[RunState], tenant: str | None = None) -> int:
-        """How many runs are in one of these states; with `tenant`, of that tenant alone."""
-        query = select(func.count()).select_from(RUNS).where(RUNS.c.state.in_(sorted(states)))
-        if tenant is not None:
-            query = query.where(RUNS.c.tenant == tenant)
-        async with self._database.read() as connection:
-            return int((await connection.execute(query)).scalar_one())
 
     @whole
     async def hand_back(self, claim: Claim, reason: str) -> bool:
@@ -206,13 +238,6 @@ class RunRows:
         await self._change(held_record.run_id, _unmoved(held_record, RunState.WAITING), {"owner": None}, [])
 
     @whole
-    async def stand(self, record: RunRecord, wait: Wait) -> RunRecord | None:
-        """WAITING for one thing to WAITING for another; None where it has moved on since `record` was read."""
-        return await self._change(
-            record.run_id, _unmoved(record, RunState.WAITING), {"wait": as_text(Wait, wait)}, [happened(wait)]
-        )
-
-    @whole
     async def edited(self, record: RunRecord, wait: Wait, event: NewEvent) -> RunRecord | None:
         """WAITING at a checkpoint to WAITING at the one that an edit made; None where it has moved on since."""
         return await self._change(
@@ -271,11 +296,12 @@ class RunRows:
             return (await connection.execute(query)).scalars().all()
 
     @whole
-    async def artifacts_since(self) -> datetime | None:
-        """No run that there is has an artifact that was last kept before; None: there is no run."""
+    async def artifact_users(self, before: datetime) -> Sequence[tuple[RunRecord, datetime]]:
+        """All runs that may have an artifact that was last kept before that; each with the time since when it may."""
+        query = select(*COLUMNS).where(RUNS.c.artifacts_since < before)  # one statement: a run is in one state in it
         async with self._database.read() as connection:
-            since: datetime | None = (await connection.execute(select(func.min(RUNS.c.artifacts_since)))).scalar_one()
-        return since
+            rows = (await connection.execute(query)).mappings().all()
+        return [(read_record(row, {}), row["artifacts_since"]) for row in rows]
 
     @whole
     async def delete(self, run_ids: Sequence[str]) -> int:

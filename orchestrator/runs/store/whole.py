@@ -13,17 +13,29 @@ T = TypeVar("T")
 
 
 def whole(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The method, carried out whole. A cancellation counts once it has ended, whatever it came to."""
+    """The method, carried out whole, see `to_its_end`."""
 
     @functools.wraps(method)
     async def carried_out(*args: P.args, **kwargs: P.kwargs) -> T:
-        work = asyncio.ensure_future(method(*args, **kwargs))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait({work})
-            if not work.cancelled():
-                work.exception()  # looked at, so that nobody complains of it
-            raise
+        return await to_its_end(method(*args, **kwargs))
 
     return carried_out
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What the work comes to. A cancellation counts once the work has ended, whatever it came to.
+
+    However often its caller is cancelled: of several cancellations, the first is raised.
+    """
+    task = asyncio.create_task(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancellation = cancellation or error
+    if cancellation is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody complains of it
+    raise cancellation
