@@ -5,7 +5,7 @@ One engine serves all runs of the process, with one compiled graph a workflow ov
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from orchestrator.runs.observing import Observer, both
 from orchestrator.runs.outcome import result_of
 from orchestrator.runs.recorder import Recorder
 from orchestrator.runs.records import Origin, OriginKind, Resume, RunRecord
+from orchestrator.runs.redaction import Redactor
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import Claim, EventRows, RunRows, TapeRows
 from orchestrator.runs.tape import LiveTape, ReplayTape
@@ -80,7 +81,7 @@ class EngineParts:
     tapes: TapeRows
     saver: BaseCheckpointSaver[Any]
     sandbox_patience: timedelta
-    redact: Callable[[str], str]
+    redact: Redactor
     observer: Observer
 
 
@@ -90,6 +91,7 @@ class Engine:
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.observer = parts.observer
+        self.redact = parts.redact
         self.workflows: Mapping[str, Workflow] = WORKFLOWS
         self.graphs: Mapping[str, Graph] = {name: workflow.build(parts.saver) for name, workflow in WORKFLOWS.items()}
 

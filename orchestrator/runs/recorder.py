@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 from orchestrator.errors import Fenced, StoreUnavailable
 from orchestrator.runs.events import NewEvent, Payload
+from orchestrator.runs.redaction import Redactor
 from orchestrator.runs.store import Claim, EventRows, whole
-from orchestrator.workflows import STEP, ModelTokens, NodeFinished, NodeStarted
+from orchestrator.workflows import STEP, ModelReplied, ModelTokens, NodeFinished, NodeStarted
 
 TOKEN_DELAY = timedelta(milliseconds=100)  # tokens of so long become one event
 TOKEN_CHARS = 16 * 1024  # or of so many characters, at most 64 KiB; no event has more
@@ -34,6 +35,7 @@ class Recorder:
         known: keys of the events that the run has already.
         count: number of its newest event.
         wake: called when events were written, for those who watch the run.
+        redact: takes secrets out of tokens; all else comes from the tape, which has none.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class Recorder:
         known: frozenset[str] = frozenset(),
         count: int = 0,
         wake: Callable[[], None] = lambda: None,
+        redact: Redactor = Redactor(),  # noqa: B008 - it takes nothing out, and has no state
     ) -> None:
         self._rows = rows
         self._claim = claim
         self._known = set(known)
         self._count = count
         self._wake = wake
+        self._redact = redact
         self._told: Counter[tuple[str, str]] = Counter()
         self._events: list[NewEvent] = []
         self._tokens: dict[int, list[str]] = {}
@@ -60,7 +64,8 @@ class Recorder:
 
     def emit(self, payload: Payload) -> None:
         """Tells something, after all tokens that came before it."""
-        self._gather_tokens()
+        ended = payload.attempt if isinstance(payload, ModelReplied | NodeFinished) else 0
+        self._gather_tokens(ended)
         key = self._key(payload)
         if key in self._known:
             return
@@ -121,13 +126,21 @@ class Recorder:
         self._told[step.step_id, kind] += 1
         return f"{step.step_id}/{kind}/{self._told[step.step_id, kind]}"
 
-    def _gather_tokens(self) -> None:
+    def _gather_tokens(self, ended: int = 0) -> None:
+        """Makes events of the tokens so far. What may be the beginning of a secret waits, except where a reply ended.
+
+        Args:
+            ended: the attempt whose reply did.
+        """
         if self._token_timer is not None:
             self._token_timer.cancel()
             self._token_timer = None
         pending, self._tokens = self._tokens, {}
         for attempt, pieces in pending.items():
-            text = "".join(pieces)
+            text = self._redact("".join(pieces))
+            if attempt != ended and (held := self._redact.open_end(text)):
+                self._tokens[attempt] = [text[-held:]]
+                text = text[:-held]
             for start in range(0, len(text), TOKEN_CHARS):
                 if self._count + len(self._events) < MAXIMUM_EVENTS:
                     self._add(NewEvent(datetime.now(UTC), ModelTokens(attempt, text[start : start + TOKEN_CHARS])))

@@ -117,6 +117,7 @@ class Worker:
             known=await self._events.keys(record.run_id) if record.epoch > 1 else frozenset(),
             count=record.last_sequence,
             wake=lambda: self._tell(record.run_id),
+            redact=self._engine.redact,
         )
         try:
             if record.cancel_reason is not None:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from codemend.orchestrator.v1 import debug_pb2, debug_pb2_grpc, regression_pb2, regression_pb2_grpc, runs_pb2
 from codemend.rpc import open_channel
-from support.openai_server import scripted_openai
+from support.openai_server import Scripted, scripted_openai
 from support.orchestrator import CALL_SECONDS, fence, running_orchestrator, spec
 from support.sandbox import running_sandbox
 
@@ -90,3 +90,17 @@ async def test_what_a_program_prints_is_kept_without_secrets_and_replayed_to_the
         (answer, _) = [one async for one in call]
         assert (answer.case_result.passed, answer.case_result.reason) == (True, "")
         assert not [form for value in kept(tmp_path) for form in forms(KEY.encode()) if form in value]
+
+
+async def test_what_a_model_says_is_told_and_kept_without_secrets(sandbox, tmp_path):
+    said = fence(f"# {KEY}\ndef add(a, b):\n    return a + b\n")
+    async with (
+        scripted_openai([Scripted(text=said, chunk_chars=7, chunk_delay=0.06)], api_key=KEY) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path, api_key=KEY) as client,
+    ):
+        run = await client.generate(spec(tests={"test_solution.py": "def test_one():\n    assert True\n"}))
+        events = await client.events(run.run_id)
+    assert run.result.outcome == runs_pb2.RUN_OUTCOME_PASSED
+    assert "# [secret]\n" in "".join(event.model_tokens.text for event in events)
+    assert b"# [secret]\n" in run.result.files[0].content
+    assert not [value[:200] for value in kept(tmp_path) for form in forms(KEY.encode()) if form in value]

@@ -14,6 +14,7 @@ from orchestrator.errors import Fenced, RunNotFound
 from orchestrator.runs import RunResult, digest, new_run_id
 from orchestrator.runs.recorder import TOKEN_CHARS, Recorder
 from orchestrator.runs.records import NewRun
+from orchestrator.runs.redaction import Redactor
 from orchestrator.runs.store import Claim, Database, EventRows, Limits, Queue, RunRows, happened, open_database
 from orchestrator.runs.watching import Watching
 from orchestrator.workflows import (
@@ -97,6 +98,20 @@ async def test_tokens_are_gathered_and_come_before_what_is_told_after_them(datab
         run.recorder.emit_tokens(1, piece)
     run.recorder.emit(NodeStarted("execute", 1))
     assert await run.told() == [ModelTokens(1, "def f():"), NodeStarted("execute", 1)]
+    await run.recorder.close()
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+async def test_tokens_are_told_without_secrets_however_they_are_cut(database: Database, size: int) -> None:
+    run = await begun(database)
+    run.recorder._redact = Redactor(["sk-abcsk-abd"])
+    text = "say sk-abcsk-abcsk-abd and sk-abcsk"
+    for at in range(0, len(text), size):
+        run.recorder.emit_tokens(1, text[at : at + size])
+        run.recorder.emit(NodeStarted("execute", 2))  # of another candidate
+    run.recorder.emit(NodeFinished("generate", 1, timedelta()))
+    told = [payload.text for payload in await run.told() if isinstance(payload, ModelTokens)]
+    assert "".join(told) == "say sk-abc[secret] and sk-abcsk"
     await run.recorder.close()
 
 
