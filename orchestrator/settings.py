@@ -108,7 +108,8 @@ class Settings(BaseSettings):
     )
     reflection: bool = Field(default=True, description="Whether callers may ask for the contract by gRPC reflection.")
     trace_content: bool = Field(
-        default=False, description="Whether prompts and replies go into traces, where those are sent."
+        default=False,
+        description="Whether prompts, replies and reasons of routes go into traces, where those are sent.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level that is logged.")
 

@@ -15,12 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.models import CallOptions, Message, ModelSpec, Reply
 from orchestrator.runs import Observer, RunRecord, RunResult
 from orchestrator.runs.events import Payload
-from orchestrator.workflows import STEP, AttemptFinished, Models, NodeFinished, NodeStarted
+from orchestrator.workflows import STEP, AttemptFinished, Models, NodeFinished, NodeStarted, RouteDecision
 from orchestrator.workflows.sandbox import NO_CALLER, Caller, Execution, ProgramJob, Sandbox, TestJob, TestReport
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 SERVICE_NAME = "codemend-orchestrator"
 _STOP_TIME = timedelta(seconds=5)  # for the last spans to be sent; a receiver that is gone must not hold up a stop
+_AFTERWORDS = timedelta(milliseconds=200)  # after the end of a node, for what is told of it then
 _MAX_CONTENT = 64 * 1024  # characters of a prompt or reply in one attribute
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -68,9 +70,11 @@ async def open_tracing(*, content: bool) -> AsyncIterator["Tracing | None"]:
         logger.warning("nothing is traced: %s; install codemend[otel]", error)
         yield None
         return
+    tracing = Tracing(provider, content=content)
     try:
-        yield Tracing(provider, content=content)
+        yield tracing
     finally:
+        tracing.close()
         try:
             async with asyncio.timeout(_STOP_TIME.total_seconds()):
                 await asyncio.to_thread(provider.shutdown)
@@ -116,6 +120,7 @@ class Tracing:
         self.tracer: Tracer = provider.get_tracer("codemend")
         self.content = content
         self._steps: dict[str, tuple[Span, int]] = {}  # spans of the nodes at work, and their attempts
+        self._ending: dict[int, Callable[[], None]] = {}  # what ends those that are over
 
     def wrap(self, models: Models, sandbox: Sandbox) -> Traced:
         """The same parts, looked at."""
@@ -130,6 +135,8 @@ class Tracing:
                 self._end(event)
             case AttemptFinished():
                 self._judged(event)
+            case RouteDecision():
+                self._routed(event)
 
     def ended(self, record: RunRecord, result: RunResult) -> None:
         """The run's own span, which all others hang below, is sent once, at its end."""
@@ -176,13 +183,30 @@ class Tracing:
             return
         if finished.error:
             at_work[0].set_status(StatusCode.ERROR, "the node ended with an error")
-        # A node tells its attempt's verdict right after its end, which still belongs to it.
-        asyncio.get_running_loop().call_soon(self._close, finished.step_id, at_work, time.time_ns())
+        # A node tells its attempt's verdict and its route right after its end, which still belong to it.
+        end = partial(self._close, finished.step_id, at_work, time.time_ns())
+        self._ending[id(at_work)] = end
+        asyncio.get_running_loop().call_later(_AFTERWORDS.total_seconds(), end)
+
+    def close(self) -> None:
+        """Ends the spans of all nodes that have ended; what they may still tell is left out."""
+        for end in list(self._ending.values()):
+            end()
 
     def _close(self, step_id: str, at_work: "tuple[Span, int]", end_time: int) -> None:
+        if self._ending.pop(id(at_work), None) is None:
+            return
         at_work[0].end(end_time)
         if self._steps.get(step_id) is at_work:
             del self._steps[step_id]
+
+    def _routed(self, event: RouteDecision) -> None:
+        step = STEP.get(None)
+        at_work = self._steps.get(step.step_id) if step is not None else None
+        if at_work is not None:
+            at_work[0].set_attribute("codemend.route.target", event.target)
+            if self.content:  # it has words of tests and of what they printed
+                at_work[0].set_attribute("codemend.route.reason", event.reason)
 
     def _judged(self, event: AttemptFinished) -> None:
         step = STEP.get(None)

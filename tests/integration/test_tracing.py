@@ -90,6 +90,9 @@ async def test_a_run_is_one_trace_of_nodes_model_calls_and_sandbox_jobs(sandbox,
         "node generate", "node execute", "node decide", "node repair", "node execute", "node decide", "node finalize",
     ]  # fmt: skip
     assert all(span.parent_span_id == whole.span_id for span in nodes.values())
+    routes = [values(span.attributes).get("codemend.route.target", "") for span in nodes.values()]
+    assert sorted(routes) == ["", "", "", "execute", "execute", "finalize", "repair"]
+    assert not any("codemend.route.reason" in values(span.attributes) for span in nodes.values())
     chats = [(nodes[span.parent_span_id].name, values(span.attributes)) for span in receiver.named("chat")]
     assert [name for name, _ in chats] == ["node generate", "node repair"]
     assert chats[0][1]["gen_ai.usage.input_tokens"] == 11
@@ -124,6 +127,8 @@ async def test_prompts_and_replies_are_sent_only_where_a_setting_says_so(sandbox
             await receiver.wait_until(lambda receiver=receiver: bool(receiver.named("run ")))
         everything = "".join(str(span) for span in receiver.spans)
         assert ("first number above zero" in everything) == content
+        reasons = [values(span.attributes).get("codemend.route.reason") for span in receiver.named("node decide")]
+        assert all(reasons) == content
 
 
 @pytest.mark.parametrize("off", [{}, {"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
