@@ -124,7 +124,9 @@ class Engine:
         live = LiveTape(tapes, claim, known, redact=self._parts.redact)
         if origin is None or origin.kind is not OriginKind.REPLAY:
             return live
-        return ReplayTape(await tapes.read(origin.run_id), live_from=origin.live_from, live=live)
+        past = {step_id for point in (await self._shared(record, origin))[:-1] for step_id in point.step_ids}
+        entries = [entry for entry in await tapes.read(origin.run_id) if entry.step_id.partition("/")[0] not in past]
+        return ReplayTape(entries, live_from=origin.live_from, live=live)
 
     def _context(
         self,
@@ -216,12 +218,16 @@ class Engine:
         origin = record.origin
         if origin is None or origin.kind is not OriginKind.REPLAY or record.epoch > 1:
             return
+        shared = [point.checkpoint_id for point in await self._shared(record, origin)]
+        await copy_checkpoints(self._parts.saver, origin.run_id, record.run_id, shared)
+
+    async def _shared(self, record: RunRecord, origin: Origin) -> Sequence[Point]:
+        """The points of a replay's original up to where it, or what it is a replay of, branched off; none: nowhere."""
         forked = await fork_behind(self._parts.runs, origin)
         if forked is None:
-            return
+            return ()
         points = await read_points(self.graphs[record.workflow], workflow_of(record), origin.run_id)
-        shared = [point.checkpoint_id for point in path_to(points, forked.checkpoint_id)]
-        await copy_checkpoints(self._parts.saver, origin.run_id, record.run_id, shared)
+        return path_to(points, forked.checkpoint_id)
 
     async def progress(self, record: RunRecord) -> Progress:
         """The run so far, as its newest checkpoint and the steps that ended after it have it."""

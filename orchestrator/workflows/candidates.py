@@ -6,22 +6,26 @@ is begun again, and a replay, take that instead of a race.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime
 
 from orchestrator.errors import Diverged, StoreError
-from orchestrator.models import ModelError, Reply, Usage
-from orchestrator.workflows.answers import ATTEMPT, MODEL
-from orchestrator.workflows.context import CodegenContext
+from orchestrator.models import Usage
+from orchestrator.workflows.answers import ATTEMPT
+from orchestrator.workflows.context import CodegenContext, Race, RaceLost
 from orchestrator.workflows.graph_types import Graph
-from orchestrator.workflows.routes import CANDIDATE, GENERATE
+from orchestrator.workflows.routes import CANDIDATE
 from orchestrator.workflows.state import Attempt, CodegenState, Plan, Verdict, unexecuted
-from orchestrator.workflows.steps import Observed, inner_step, new_step, publish
-from orchestrator.workflows.tape import STEP, Effect, Request
+from orchestrator.workflows.steps import Observed, new_step, publish
+from orchestrator.workflows.tape import STEP, Codec, Effect, Request, Tape
 
+T = TypeVar("T")
 PASSES = frozenset({Verdict.PASSED, Verdict.UNVERIFIED})
 
 logger = logging.getLogger(__name__)
@@ -51,25 +55,13 @@ async def _run(graph: Graph, state: CodegenState, context: CodegenContext) -> Co
     for attempt in context.progress.attempts:  # of candidates that were done before this one is begun again
         if attempt.verdict in PASSES:
             context.race.win(attempt.number)
-    alone = copy_context()  # a graph of its own: no checkpoint is waited for in it, and no stop at the next step
-    alone.run(var_child_runnable_config.set, None)
-    work = asyncio.create_task(graph.ainvoke(state, context=context), context=alone)
-    lost = asyncio.create_task(_lost(context))
     try:
-        await asyncio.wait({work, lost}, return_when=asyncio.FIRST_COMPLETED)
-        finished = work.done()
-    finally:
-        work.cancel()
-        lost.cancel()
-        await asyncio.wait({work, lost})
-    if not finished:
-        return await _ended_early(
-            plan, Verdict.STOPPED, f"stopped: attempt {context.race.winner} passed first", context
-        )
-    try:
-        result = work.result()
+        result = await _alone(graph, state, replace(context, tape=_RacingTape(context.tape, context.race)))
     except (GraphBubbleUp, StoreError, Diverged):
         raise
+    except RaceLost:
+        reason = f"stopped: attempt {context.race.winner} passed first"
+        return await _ended_early(plan, Verdict.STOPPED, reason, context)
     except Exception as error:
         logger.exception("a candidate failed", extra={"attempt": plan.number})
         return await _ended_early(plan, Verdict.ERROR, f"a fault of the service: {type(error).__name__}", context)
@@ -81,11 +73,41 @@ async def _run(graph: Graph, state: CodegenState, context: CodegenContext) -> Co
     return {"attempts": attempts, "usage": result.get("usage", Usage())}
 
 
-async def _lost(context: CodegenContext) -> None:
-    """Returns when another candidate has passed; in a replay there is no race."""
-    if context.tape.is_replay:
-        await asyncio.get_running_loop().create_future()
-    await context.race.won.wait()
+async def _alone(graph: Graph, state: CodegenState, context: CodegenContext) -> dict[str, Any]:
+    """What the graph comes to as one of its own: no checkpoint is waited for in it, and no stop at the next step."""
+    alone = copy_context()
+    alone.run(var_child_runnable_config.set, None)
+    work = asyncio.create_task(graph.ainvoke(state, context=context), context=alone)
+    try:
+        return await asyncio.shield(work)
+    finally:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+
+
+class _RacingTape:
+    """The tape of a candidate: what it has is taken; what would be asked for live is given up once the race is lost.
+
+    So a candidate that is begun again comes as far as it was, whoever has passed meanwhile.
+    """
+
+    def __init__(self, tape: Tape, race: Race) -> None:
+        self._tape = tape
+        self._race = race
+
+    @property
+    def is_replay(self) -> bool:
+        """As the tape has it."""
+        return self._tape.is_replay
+
+    async def take(self, request: Request, live: Callable[[], Awaitable[T]], codec: Codec) -> T:
+        """As the tape does. Raises RaceLost."""
+        return await self._tape.take(request, lambda: self._race.run(live), codec)
+
+    async def decided(self, kind: Effect, value: T | None, codec: Codec) -> T | None:
+        """As the tape does."""
+        return await self._tape.decided(kind, value, codec)
 
 
 async def _ended_early(plan: Plan, verdict: Verdict, reason: str, context: CodegenContext) -> CodegenState:
@@ -93,34 +115,8 @@ async def _ended_early(plan: Plan, verdict: Verdict, reason: str, context: Codeg
     attempt = context.progress.find(plan.number)
     if attempt is None and (draft := context.progress.drafts.get(plan.number)) is not None:
         attempt = unexecuted(draft, verdict, reason)
-    attempt = attempt or Attempt(
-        plan.number, plan.strategy, verdict, summary=reason, usage=await _spent_before(plan, context)
-    )
+    attempt = attempt or Attempt(plan.number, plan.strategy, verdict, summary=reason)
     return _left(await context.tape.decided(Effect.RACE, attempt, ATTEMPT) or attempt, context)
-
-
-async def _spent_before(plan: Plan, context: CodegenContext) -> Usage:
-    """What a candidate's model call took that was answered before a crash, where it has not come to it again."""
-    if context.tape.is_replay:  # whose own decision says it
-        return Usage()
-    over = STEP.set(inner_step(STEP.get(), GENERATE, plan.number))
-    try:
-        reply: Reply = await context.tape.take(Request(Effect.MODEL, None), _nobody, MODEL)
-    except _NotAnsweredError:
-        return Usage()
-    except ModelError as error:
-        return error.usage
-    finally:
-        STEP.reset(over)
-    return reply.usage
-
-
-class _NotAnsweredError(Exception):
-    """The tape has no such answer."""
-
-
-async def _nobody() -> Reply:
-    raise _NotAnsweredError
 
 
 def _left(attempt: Attempt, context: CodegenContext) -> CodegenState:

@@ -38,6 +38,10 @@ class Models(Protocol):
         ...
 
 
+class RaceLost(Exception):  # noqa: N818 - no fault
+    """Another candidate has passed."""
+
+
 class Race:
     """Candidates that run side by side: the first that passes ends the others."""
 
@@ -50,6 +54,21 @@ class Race:
         if not self.won.is_set():
             self.winner = number
             self.won.set()
+
+    async def run(self, live: Callable[[], Awaitable[T]]) -> T:
+        """What it comes to, unless the race is won by then: then it is given up. Raises RaceLost."""
+        if self.won.is_set():
+            raise RaceLost
+        work, won = asyncio.ensure_future(live()), asyncio.create_task(self.won.wait())
+        try:
+            await asyncio.wait({work, won}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise RaceLost
+        finally:
+            work.cancel()
+            won.cancel()
+            await asyncio.wait({work, won})
 
 
 async def _keeps_nothing() -> None:

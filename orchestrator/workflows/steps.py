@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from langgraph.runtime import Runtime, get_runtime
 
 from orchestrator.workflows import routes
-from orchestrator.workflows.context import CodegenContext
+from orchestrator.workflows.context import CodegenContext, RaceLost
 from orchestrator.workflows.events import AttemptFinished, NodeFinished, NodeStarted, RouteDecision
 from orchestrator.workflows.state import CodegenState
 from orchestrator.workflows.statejson import field_previews, field_sizes
@@ -36,13 +36,8 @@ def new_step(name: str, number: int, runtime: Runtime[Any]) -> Step:
     """The step that begins. A candidate's own graph has no checkpoints, so its steps are named by the candidate's."""
     outer = STEP.get(None)
     if outer is not None:
-        return inner_step(outer, name, number)
+        return Step(f"{outer.step_id}/{name}", f"{name}/{number}")
     return Step(runtime.execution_info.task_id if runtime.execution_info is not None else "", f"{name}/{number}")
-
-
-def inner_step(outer: Step, name: str, number: int) -> Step:
-    """A step of a candidate's own graph."""
-    return Step(f"{outer.step_id}/{name}", f"{name}/{number}")
 
 
 def publish(fragment: CodegenState, context: CodegenContext) -> None:
@@ -70,7 +65,8 @@ def observed(name: str, node: Node, *, flushes: bool) -> Observed:
             fragment = await node(state, context)
         except BaseException as error:
             STEP.reset(over)  # it may be begun again: this must not stand in the place of its real end
-            fault = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+            given_up = isinstance(error, asyncio.CancelledError | RaceLost)
+            fault = "cancelled" if given_up else type(error).__name__
             context.emit(finished(fault, {}))
             raise
         stop = fragment.get("stop")

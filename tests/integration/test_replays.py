@@ -92,6 +92,19 @@ async def test_a_replay_of_a_replay_of_a_fork_begins_where_the_fork_did(debug: A
     await assert_same(d, await assert_same(d, fork))
 
 
+async def test_a_replay_of_a_fork_that_dropped_its_draft_has_the_forks_own_answers(debug: Any) -> None:
+    d = await debug(WRONG, WRONG.replace("- b", "- b - 1"), RIGHT)
+    original = await d.client.generate(spec(tests=TESTS, max_attempts=2))
+    points = (await d.call("ListCheckpoints", run_id=original.run_id)).checkpoints
+    at = [one for one in points if list(one.next) == ["execute"]]
+    newest = max(at, key=lambda one: one.step)
+    edit = dpb.StateEdit(values_json='{"draft": null}')
+    made = await d.call("ForkRun", run_id=original.run_id, checkpoint_id=newest.checkpoint_id, edit=edit)
+    fork = await d.settled(made.run.run_id)
+    assert fork.result.outcome == pb.RUN_OUTCOME_PASSED
+    await assert_same(d, fork)
+
+
 async def test_a_replay_of_a_run_that_was_cancelled_ends_where_it_was(debug: Any) -> None:
     d = await debug(WRONG, RIGHT)
     run = await d.stopped(interrupt_before=["repair"])

@@ -177,6 +177,36 @@ async def until_written(made, count):
             await asyncio.sleep(0.002)
 
 
+async def test_a_verdict_that_was_told_stays_whichever_candidate_is_begun_again_first(tmp_path):
+    failed = asyncio.Event()
+
+    async def second(code):
+        if "a + b" in code:
+            await failed.wait()
+
+    async def hang_at_the_end():
+        attempts = made.events(AttemptFinished)
+        if attempts:
+            failed.set()
+            await asyncio.get_running_loop().create_future()
+
+    script = lambda n: fenced(RIGHT if n == 2 else wrong(n))  # noqa: E731
+    async with bench(tmp_path, script, ScriptedSandbox(second), candidates=2) as made:
+        made.flush = hang_at_the_end
+        work = asyncio.create_task(made.stint())
+        async with asyncio.timeout(5):
+            while len(made.events(AttemptFinished)) < 2:
+                await asyncio.sleep(0.002)
+        await dies(made, work)
+        made.flush = None
+        end = await made.stint()
+        assert (end.conclusion.outcome, end.conclusion.delivered) == (Outcome.PASSED, 2)
+        told = {(event.attempt.number, event.attempt.verdict) for _, event in made.events(AttemptFinished)}
+        assert told == {(1, Verdict.FAILED), (2, Verdict.PASSED)}
+        assert made.context.progress.usage == Usage(2, 40, 20)
+        assert (await made.replay())[1] == await made.states()
+
+
 async def test_a_candidate_that_is_begun_again_learns_who_has_passed(tmp_path):
     let_go = asyncio.Event()
 
