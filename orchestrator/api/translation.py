@@ -1,13 +1,20 @@
-"""Runs, results and events as the contract's messages. What a result holds by hash is read back here."""
+"""Runs, results and events as the contract's messages. What a result holds by hash is read back here.
 
+What is stored is always told: a number that a field cannot hold as the nearest that it can, and an artifact that is
+missing as a sentence of the result's reason.
+"""
+
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from codemend.orchestrator.v1 import runs_pb2 as pb
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from orchestrator.api import sandbox_messages
-from orchestrator.api.sandbox_messages import duration, text
+from orchestrator.api.sandbox_messages import text
+from orchestrator.errors import ArtifactMissing
 from orchestrator.models import Usage
 from orchestrator.runs import Payload, RunEvent, RunRecord, RunResult, RunState, StateChanged, StateEdited, Wait
 from orchestrator.workflows import (
@@ -29,6 +36,9 @@ from orchestrator.workflows.sandbox import Execution, TestReport
 
 RESULT_OUTPUT_BYTES = 64 * 1024  # of each stream of a result's execution, so that the whole run fits 4 MiB
 
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+_LONGEST = timedelta(seconds=315_576_000_000)  # of a Duration, as its own definition has it
+
 _STATE = {state: pb.RunState.Value(f"RUN_STATE_{state.value}") for state in RunState}
 _OUTCOME = {outcome: pb.RunOutcome.Value(f"RUN_OUTCOME_{outcome.value}") for outcome in Outcome}
 
@@ -37,7 +47,7 @@ async def run_message(run: RunRecord, artifacts: Artifacts, *, whole: bool = Tru
     """The run as it stands; unless `whole`, its result without what is large.
 
     Raises:
-        ArtifactError: its result cannot be read back.
+        ArtifactError: the store cannot say whether it has what the result names.
     """
     message = pb.Run(
         run_id=run.run_id,
@@ -80,7 +90,7 @@ def _thin_result(result: RunResult) -> pb.RunResult:
     return pb.RunResult(
         outcome=_OUTCOME[result.outcome],
         reason=text(result.reason),
-        delivered_attempt=result.delivered_attempt,
+        delivered_attempt=_int32(result.delivered_attempt),
         attempts=[attempt_message(attempt) for attempt in result.attempts],
         usage=_usage(result.usage),
         node_time={name: duration(time) for name, time in result.node_time.items()},
@@ -88,20 +98,37 @@ def _thin_result(result: RunResult) -> pb.RunResult:
 
 
 async def _add_large(message: pb.RunResult, result: RunResult, artifacts: Artifacts) -> None:
-    if result.files_hash:
+    """Adds what the result holds by hash. What is missing is left out, and the reason says so."""
+
+    async def files() -> None:
         message.files.extend(sandbox_messages.files(await load_files(artifacts, result.files_hash)))
-    if result.report_hash:
+
+    async def report() -> None:
         message.report.CopyFrom(sandbox_messages.report(await load(artifacts, TestReport, result.report_hash)))
-    if result.execution_hash:
-        execution = await load(artifacts, Execution, result.execution_hash)
-        cut = replace(
-            execution,
-            stdout=execution.stdout.cut(RESULT_OUTPUT_BYTES),
-            stderr=execution.stderr.cut(RESULT_OUTPUT_BYTES),
-        )
+
+    async def execution() -> None:
+        whole = await load(artifacts, Execution, result.execution_hash)
+        cut = replace(whole, stdout=whole.stdout.cut(RESULT_OUTPUT_BYTES), stderr=whole.stderr.cut(RESULT_OUTPUT_BYTES))
         message.execution.CopyFrom(sandbox_messages.execution(cut))
-    if result.diff_hash:
+
+    async def diff() -> None:
         message.diff = (await artifacts.get(result.diff_hash)).decode("utf-8", "replace")
+
+    parts: list[tuple[str, str, Callable[[], Awaitable[None]]]] = [
+        ("files", result.files_hash, files),
+        ("report", result.report_hash, report),
+        ("execution", result.execution_hash, execution),
+        ("diff", result.diff_hash, diff),
+    ]
+    missing = []
+    for name, kept_as, add in parts:
+        try:
+            if kept_as:
+                await add()
+        except ArtifactMissing:
+            missing.append(name)
+    if missing:
+        message.reason += f" (left out, since the artifact store does not have it: {', '.join(missing)})"
 
 
 def event_message(event: RunEvent) -> pb.RunEvent:
@@ -116,7 +143,7 @@ def _set_payload(message: pb.RunEvent, payload: Payload) -> None:  # noqa: C901 
         case StateChanged():
             message.state_changed.CopyFrom(_state_changed(payload))
         case NodeStarted(node, attempt, step_id):
-            message.node_started.CopyFrom(pb.NodeStarted(node=node, attempt=attempt, step_id=step_id))
+            message.node_started.CopyFrom(pb.NodeStarted(node=node, attempt=_int32(attempt), step_id=step_id))
         case NodeFinished():
             message.node_finished.CopyFrom(_finished(payload))
         case Wait():
@@ -127,13 +154,13 @@ def _set_payload(message: pb.RunEvent, payload: Payload) -> None:  # noqa: C901 
             )
             message.state_edited.CopyFrom(edited)
         case ModelTokens(attempt, tokens):
-            message.model_tokens.CopyFrom(pb.ModelTokens(attempt=attempt, text=text(tokens)))
+            message.model_tokens.CopyFrom(pb.ModelTokens(attempt=_int32(attempt), text=text(tokens)))
         case ModelReplied():
             message.model_replied.CopyFrom(_replied(payload))
         case ExecutionFinished(attempt, execution, report):
             message.execution_finished.CopyFrom(
                 pb.ExecutionFinished(
-                    attempt=attempt,
+                    attempt=_int32(attempt),
                     execution=sandbox_messages.execution(execution),
                     report=sandbox_messages.report(report) if report is not None else None,
                 )
@@ -152,7 +179,7 @@ def _state_changed(value: StateChanged) -> pb.StateChanged:
 def _finished(value: NodeFinished) -> pb.NodeFinished:
     return pb.NodeFinished(
         node=value.node,
-        attempt=value.attempt,
+        attempt=_int32(value.attempt),
         duration=duration(value.duration),
         error=text(value.error),
         step_id=value.step_id,
@@ -164,7 +191,7 @@ def _finished(value: NodeFinished) -> pb.NodeFinished:
 
 def _replied(value: ModelReplied) -> pb.ModelReplied:
     return pb.ModelReplied(
-        attempt=value.attempt,
+        attempt=_int32(value.attempt),
         model=text(value.model),
         finish_reason=text(value.finish_reason),
         usage=_usage(value.usage),
@@ -176,11 +203,11 @@ def _replied(value: ModelReplied) -> pb.ModelReplied:
 def attempt_message(value: Attempt) -> pb.Attempt:
     """An attempt in short."""
     message = pb.Attempt(
-        number=value.number,
+        number=_int32(value.number),
         strategy=value.strategy.value,
         code_hash=value.code_hash,
-        tests_passed=value.tests_passed,
-        tests_total=value.tests_total,
+        tests_passed=_int32(value.tests_passed),
+        tests_total=_int32(value.tests_total),
         summary=text(value.summary),
         duration=duration(value.duration),
         usage=_usage(value.usage),
@@ -194,7 +221,25 @@ def attempt_message(value: Attempt) -> pb.Attempt:
 
 
 def _usage(value: Usage) -> pb.Usage:
-    return pb.Usage(model_calls=value.model_calls, input_tokens=value.input_tokens, output_tokens=value.output_tokens)
+    return pb.Usage(
+        model_calls=_int32(value.model_calls),
+        input_tokens=_within(value.input_tokens, _INT64),
+        output_tokens=_within(value.output_tokens, _INT64),
+    )
+
+
+def _int32(value: int) -> int:
+    """The number, or the nearest to it that an int32 holds."""
+    return _within(value, _INT32)
+
+
+def _within(value: int, most: int) -> int:
+    return max(-most - 1, min(value, most))
+
+
+def duration(time: timedelta) -> Duration:
+    """The time, or the nearest to it that a Duration holds."""
+    return sandbox_messages.duration(max(-_LONGEST, min(time, _LONGEST)))
 
 
 def timestamp(time: datetime) -> Timestamp:

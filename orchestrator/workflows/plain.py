@@ -38,9 +38,15 @@ def as_plain(kind: Kind, value: Kept) -> Plain:
     return _adapter(kind).dump_python(value, mode="json")
 
 
-def of_plain(kind: type[T], plain: Plain) -> T:
-    """The record back. Raises pydantic.ValidationError where the values are something else's."""
-    return decode(kind, canonical(plain))
+def of_plain(kind: type[T], plain: Plain, *, strict: bool = False) -> T:
+    """The record back. Raises pydantic.ValidationError where the values are something else's.
+
+    Args:
+        kind: what the values are to be.
+        plain: the values.
+        strict: takes no value of another type for one of the right type, such as "2" for 2.
+    """
+    return _adapter(kind).validate_json(canonical(plain), strict=strict)
 
 
 def encode(kind: Kind, value: Kept) -> bytes:
@@ -76,7 +82,7 @@ def clean(plain: Plain) -> Plain:
 def unkeepable(plain: Plain) -> str:
     """What is wrong with plain values that are not clean; empty where nothing is."""
     match plain:
-        case str() if _UNKEEPABLE.search(plain):
+        case str() if (not plain.isascii() or "\0" in plain) and _UNKEEPABLE.search(plain):  # which takes its time
             return "must hold no NUL and no lone surrogate"
         case int() if not -GREATEST_INT - 1 <= plain <= GREATEST_INT:
             return "must hold no number over 64 bits"

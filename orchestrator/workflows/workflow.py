@@ -1,6 +1,6 @@
 """What the rest of the service knows of a workflow: its name and nodes, how its state begins, is read and changed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,10 +8,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import StateSnapshot
 
 from orchestrator.workflows import codegen, routes
+from orchestrator.workflows.editrules import NamedArtifact, named_artifacts
+from orchestrator.workflows.edits import read_edit
+from orchestrator.workflows.editways import check_way
 from orchestrator.workflows.graph_types import Graph
 from orchestrator.workflows.spec import RunSpec
 from orchestrator.workflows.state import CodegenState, Draft, Plan, Progress
-from orchestrator.workflows.statejson import read_edit, read_state, state_json
+from orchestrator.workflows.statejson import read_state, state_json
 from orchestrator.workflows.templates import prompt_names
 
 
@@ -28,10 +31,13 @@ class Workflow:
         state_json: a state as canonical JSON.
         read_state: the state back; raises pydantic.ValidationError.
         read_edit: an edit as JSON, onto a state, as what a node would return; raises InvalidRun.
+        edit_artifacts: the artifacts that an edit of a state names anew.
+        check_way: whether the graph can go on from an edit of a state, made in a node's name; raises InvalidRun.
         progress: the run so far, of a state and what steps returned that ended after it.
         code_hash: files of the draft that waits for its execution, or of the newest attempt; empty: no code yet.
         draft_hash: files of the draft that waits for its execution; empty: none waits.
         with_draft: what a node would return that gives the waiting draft other files.
+        attempts_due: attempts that a state has, or that the nodes which come next make, whatever limit there is.
     """
 
     name: str
@@ -43,10 +49,13 @@ class Workflow:
     state_json: Callable[[Mapping[str, Any]], str]
     read_state: Callable[[str], dict[str, Any]]
     read_edit: Callable[[str, Mapping[str, Any]], CodegenState]
+    edit_artifacts: Callable[[Mapping[str, Any], CodegenState], Sequence[NamedArtifact]]
+    check_way: Callable[[Mapping[str, Any], CodegenState, str], None]
     progress: Callable[[Mapping[str, Any], Iterable[Mapping[str, Any]]], Progress]
     code_hash: Callable[[Mapping[str, Any]], str]
     draft_hash: Callable[[Mapping[str, Any]], str]
     with_draft: Callable[[Mapping[str, Any], str], CodegenState]
+    attempts_due: Callable[[Mapping[str, Any], Sequence[str]], int]
 
 
 async def progress_so_far(workflow: Workflow, graph: Graph, thread_id: str) -> Progress:
@@ -86,6 +95,17 @@ def _with_draft(values: Mapping[str, Any], name: str) -> CodegenState:
     return {"draft": replace(draft, code_hash=name)}
 
 
+def _attempts_due(values: Mapping[str, Any], following: Sequence[str]) -> int:
+    numbers = [attempt.number for attempt in values.get("attempts", [])]
+    if isinstance(draft := values.get("draft"), Draft):
+        numbers.append(draft.number)
+    if {routes.GENERATE, routes.REPAIR} & set(following):
+        numbers.append(values["plan"].number)
+    if routes.CANDIDATE in following:
+        numbers.append(values["candidates"])
+    return max(numbers, default=0)
+
+
 CODEGEN_WORKFLOW = Workflow(
     name=codegen.NAME,
     version=codegen.VERSION,
@@ -96,10 +116,13 @@ CODEGEN_WORKFLOW = Workflow(
     state_json=state_json,
     read_state=read_state,
     read_edit=read_edit,
+    edit_artifacts=named_artifacts,
+    check_way=check_way,
     progress=_progress,
     code_hash=_code_hash,
     draft_hash=_draft_hash,
     with_draft=_with_draft,
+    attempts_due=_attempts_due,
 )
 
 WORKFLOWS: Mapping[str, Workflow] = {CODEGEN_WORKFLOW.name: CODEGEN_WORKFLOW}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,18 @@ import grpc
 import pytest
 import pytest_asyncio
 from codemend.orchestrator.v1 import debug_pb2 as dpb
-from codemend.orchestrator.v1 import debug_pb2_grpc
 from codemend.orchestrator.v1 import runs_pb2 as pb
-from codemend.rpc import open_channel
 from codemend.sandbox.v1 import sandbox_pb2
-from support.openai_server import ScriptedServer, scripted_openai
-from support.orchestrator import Client, fence, running_orchestrator, spec
+from support.debugging import ADDS as TESTS
+from support.debugging import Debugger, debugging
+from support.orchestrator import fence, spec
 from support.sandbox import running_sandbox
 
-from orchestrator.runs import RunState
 from orchestrator.workflows.templates import template
 
-TESTS = {"test_solution.py": "from solution import add\n\ndef test_one():\n    assert add(1, 2) == 3\n"}
 RIGHT = fence("def add(a, b):\n    return a + b")
 WRONG = fence("def add(a, b):\n    return a - b")
 WAITING = pb.RUN_STATE_WAITING
-SECONDS = 60
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -45,59 +42,16 @@ def database_url(request: Any, tmp_path: Path) -> str:
 ON_BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
 
 
-class Debugger:
-    """An orchestrator, its model, and both stubs."""
-
-    def __init__(self, client: Client, stub: Any, model: ScriptedServer) -> None:
-        self.client, self.stub, self.model = client, stub, model
-
-    async def call(self, name: str, **fields: Any) -> Any:
-        """One call of DebugService."""
-        return await getattr(self.stub, name)(getattr(dpb, f"{name}Request")(**fields), timeout=SECONDS)
-
-    async def refused(self, name: str, **fields: Any) -> grpc.aio.AioRpcError:
-        """The error of a call that is refused."""
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.call(name, **fields)
-        return caught.value
-
-    async def settled(self, run_id: str) -> pb.Run:
-        """The run, once it waits or has ended."""
-        idle = frozenset(RunState) - {RunState.QUEUED, RunState.RUNNING}
-        async with asyncio.timeout(SECONDS):
-            await self.client.parts.runs.manager.wait_until(run_id, idle)
-        return await self.client.get(run_id)
-
-    async def stopped(self, **options: Any) -> pb.Run:
-        """A new run, once it waits at its first breakpoint."""
-        made = await self.client.create(spec(tests=TESTS, **options))
-        run = await self.settled(made.run_id)
-        assert run.state == WAITING
-        return run
-
-    async def go_on(self, run_id: str, **fields: Any) -> pb.Run:
-        """Resumes a run and waits until it waits again or has ended."""
-        await self.call("ResumeRun", run_id=run_id, **fields)
-        return await self.settled(run_id)
-
-
 @pytest_asyncio.fixture
 async def debug(sandbox: str, tmp_path: Path, database_url: str) -> AsyncIterator[Callable[..., Any]]:
-    stack: list[Any] = []
+    async with AsyncExitStack() as stack:
 
-    async def start(*replies: Any) -> Debugger:
-        model = scripted_openai(list(replies))
-        server = await model.__aenter__()
-        url = "" if database_url.startswith("sqlite") else database_url
-        service = running_orchestrator(sandbox=sandbox, model_url=server.base_url, data_dir=tmp_path, database_url=url)
-        client = await service.__aenter__()
-        channel = open_channel(client.address)
-        stack.extend([model, service, channel])
-        return Debugger(client, debug_pb2_grpc.DebugServiceStub(channel), server)
+        async def start(*replies: Any) -> Debugger:
+            url = "" if database_url.startswith("sqlite") else database_url
+            started = debugging(*replies, sandbox=sandbox, data_dir=tmp_path, database_url=url)
+            return await stack.enter_async_context(started)
 
-    yield start
-    for one in reversed(stack):
-        await one.__aexit__(None, None, None)
+        yield start
 
 
 async def test_a_run_waits_before_a_node_and_goes_on(debug: Any) -> None:
@@ -238,7 +192,7 @@ async def test_a_stale_edit_is_aborted_and_names_both_checkpoints(debug: Any) ->
 async def test_of_two_edits_at_one_time_one_is_made(debug: Any) -> None:
     d = await debug(WRONG)
     run = await d.stopped(interrupt_before=["execute"])
-    edits = [dpb.StateEdit(values_json=json.dumps({"base": number})) for number in range(4)]
+    edits = [dpb.StateEdit(values_json=json.dumps({"plan": {"note": f"edit {number}"}})) for number in range(4)]
     calls = [
         d.call("UpdateState", run_id=run.run_id, checkpoint_id=run.wait.checkpoint_id, edit=edit) for edit in edits
     ]

@@ -138,8 +138,8 @@ def test_an_edit_changes_the_given_fields_of_a_record_and_no_other():
     assert edit(plan={"strategy": "rewrite", "note": "Be brief."}) == {
         "plan": Plan(3, Strategy.REWRITE, base=1, note="Be brief.")
     }
-    assert edit(attempts=[{"number": 2, "verdict": "failed"}]) == {
-        "attempts": [Attempt(2, Strategy.REPAIR, Verdict.FAILED)]
+    assert edit(attempts=[{"number": 2, "verdict": "unusable"}]) == {
+        "attempts": [Attempt(2, Strategy.REPAIR, Verdict.UNUSABLE)]
     }
     assert edit(decision={"plan": {"warm": True}}) == {"decision": Decision("repair", "why", plan=Plan(3, warm=True))}
     assert edit(stop={"outcome": "STUCK", "reason": "no"}, base=0) == {"stop": Stop(Outcome.STUCK, "no"), "base": 0}
