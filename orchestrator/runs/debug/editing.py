@@ -16,7 +16,7 @@ from orchestrator.errors import ArtifactMissing, InvalidRun, StaleCheckpoint, Wr
 from orchestrator.runs.assembly import RunParts
 from orchestrator.runs.engine import workflow_of
 from orchestrator.runs.events import StateEdited
-from orchestrator.runs.records import Breakpoints, Resume, RunRecord, Wait
+from orchestrator.runs.records import Breakpoints, Interrupt, Resume, RunRecord, Wait
 from orchestrator.runs.states import RunState
 from orchestrator.runs.store import happened
 from orchestrator.runs.traces import Point, last_node, own_path, path_to, read_points
@@ -64,7 +64,7 @@ class Editor:
         """
         record, path = await self._waiting(run_id, checkpoint_id)
         point = path[-1]
-        if point.interrupts:
+        if _open(record):
             raise WrongState(
                 f"{run_id} waits for answers, which an edit would throw away: give them with ResumeRun first"
             )
@@ -96,7 +96,7 @@ class Editor:
         """
         record, path = await self._waiting(run_id, checkpoint_id)
         point = path[-1]
-        open_questions = {interrupt.interrupt_id for interrupt in point.interrupts}
+        open_questions = {interrupt.interrupt_id for interrupt in _open(record)}
         if unknown := sorted(resume.answers.keys() - open_questions):
             raise WrongState(f"{run_id} has no open question {unknown[0]!r}; open are: {_named(open_questions)}")
         if missing := sorted(open_questions - resume.answers.keys()):
@@ -183,6 +183,11 @@ class Editor:
         if checkpoint_id and points[-1].checkpoint_id != checkpoint_id:
             raise StaleCheckpoint(run_id, checkpoint_id, points[-1].checkpoint_id)
         return record, own_path(points)
+
+
+def _open(record: RunRecord) -> Sequence[Interrupt]:
+    """The questions that are still open: a checkpoint also has those that were answered in its step."""
+    return record.wait.interrupts if record.wait is not None else ()
 
 
 def _named(ids: Iterable[str]) -> str:
