@@ -84,9 +84,9 @@ def make_server(parts: Parts, settings: Settings) -> RpcServer:
     calls = settings.max_concurrent_runs + settings.queue_size + SPARE_CALLS
     server = RpcServer(ERRORS, reflection=settings.reflection, maximum_calls=calls)
     server.add(SERVICE, lambda target: runs_pb2_grpc.add_RunServiceServicer_to_server(servicer, target))
-    debugger = DebugServicer(parts.runs)
+    debugger = DebugServicer(parts.runs, parts.offers.known)
     server.add(DEBUG_SERVICE, lambda target: debug_pb2_grpc.add_DebugServiceServicer_to_server(debugger, target))
-    keeper = RegressionServicer(parts.runs, model_spec(settings))
+    keeper = RegressionServicer(parts.runs, model_spec(settings), parts.offers.known)
     server.add(
         REGRESSION_SERVICE, lambda target: regression_pb2_grpc.add_RegressionServiceServicer_to_server(keeper, target)
     )

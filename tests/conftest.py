@@ -1,12 +1,14 @@
 """What tests of every kind share: where real data lies, and prerequisites that only CI insists on."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 
 if TYPE_CHECKING:
     from support.postgres import PostgresServer
@@ -67,6 +69,19 @@ def database_url(request, tmp_path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'runs.sqlite'}"
     return request.getfixturevalue("postgres_url")
+
+
+@pytest_asyncio.fixture
+async def debug(sandbox, tmp_path) -> AsyncIterator[Callable[..., Any]]:
+    """Starts an orchestrator whose model gives some replies, for tests that take runs apart; they have a `sandbox`."""
+    from support.debugging import debugging  # noqa: PLC0415 - few tests need it
+
+    async with AsyncExitStack() as stack:
+
+        async def start(*replies: Any, **settings: Any) -> Any:
+            return await stack.enter_async_context(debugging(*replies, sandbox=sandbox, data_dir=tmp_path, **settings))
+
+        yield start
 
 
 def check_prerequisite(condition: object, reason: str) -> None:

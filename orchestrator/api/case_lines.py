@@ -9,13 +9,14 @@ from orchestrator.api.checks import Checker
 from orchestrator.api.regression_messages import spec_message
 from orchestrator.api.validation import MAXIMUM_PROMPT_BYTES, MAXIMUM_PROMPTS, Defaults, read_spec
 from orchestrator.errors import InvalidRun
-from orchestrator.runs.cases import CaseLine, read_line
+from orchestrator.runs.cases import MAXIMUM_LINE_BYTES, CaseLine, case_row, read_line
+from orchestrator.runs.store import CaseRow
 from orchestrator.workflows import RunSpec
 
 MAXIMUM_CHUNK_BYTES = 1024 * 1024
-MAXIMUM_LINE_BYTES = 32 * 1024 * 1024
 MAXIMUM_BYTES = 256 * 1024 * 1024
 MAXIMUM_CASES = 10_000
+MAXIMUM_LINES = 100_000  # the empty ones included: each takes a moment, and a megabyte holds a million of them
 
 
 class LineCutter:
@@ -27,8 +28,7 @@ class LineCutter:
 
     def __init__(self, at: str) -> None:
         self._at = at
-        self._pieces: list[bytes] = []
-        self._held = 0  # bytes of the line that has not ended yet
+        self._held = bytearray()  # the line that has not ended yet
         self._size = 0
         self._number = 1
         self._lines = 0
@@ -38,6 +38,8 @@ class LineCutter:
         self._size += len(chunk)
         if self._size > MAXIMUM_BYTES:
             raise InvalidRun((self._at, f"must have at most {MAXIMUM_BYTES} bytes in all"))
+        if self._number + chunk.count(b"\n") > MAXIMUM_LINES + 1:
+            raise InvalidRun((self._at, f"must have at most {MAXIMUM_LINES} lines, empty ones included"))
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             yield from self._line(piece)
@@ -49,15 +51,16 @@ class LineCutter:
         yield from self._line(b"")
 
     def _hold(self, piece: bytes) -> None:
-        self._held += len(piece)
-        if self._held > MAXIMUM_LINE_BYTES:
+        if len(self._held) + len(piece) > MAXIMUM_LINE_BYTES:
             raise InvalidRun((self._called, f"must have at most {MAXIMUM_LINE_BYTES} bytes"))
-        self._pieces.append(piece)
+        self._held += piece
 
     def _line(self, last: bytes) -> Iterable[tuple[str, bytes]]:
+        if not last and not self._held:
+            return
         self._hold(last)
-        line = b"".join(self._pieces)
-        self._pieces, self._held = [], 0
+        line = bytes(self._held)
+        self._held = bytearray()
         if line.strip():
             self._lines += 1
             if self._lines > MAXIMUM_CASES:
@@ -90,6 +93,15 @@ def read_case(at: str, raw: bytes) -> CaseLine:
     return line
 
 
+def read_row(at: str, raw: bytes, tenant: str) -> CaseRow:
+    """A case of a line as the row of a tenant's new case. Raises InvalidRun, as `read_case`."""
+    line = read_case(at, raw)
+    try:
+        return case_row(line.case, tenant=tenant, name=line.name)
+    except InvalidRun as error:
+        raise InvalidRun(*((f"{at}.case", text) for _, text in error.violations)) from error
+
+
 def check_spec(at: str, spec: RunSpec) -> None:
     """Holds a recorded request against the limits of requests. Raises InvalidRun.
 
@@ -104,12 +116,21 @@ def check_spec(at: str, spec: RunSpec) -> None:
     check.raise_if_any()
     bare = replace(spec, options=replace(spec.options, prompts={}))
     try:
-        message = spec_message(bare)
-    except (ValueError, OverflowError) as error:
-        raise InvalidRun((f"{at}.spec", f"holds a value that no request can have: {error}")) from error
-    try:
-        read = read_spec(pb.CreateRunRequest(spec=message), Defaults())
+        read = reread(bare)
     except InvalidRun as error:
         raise InvalidRun(*((f"{at}.{field}", text) for field, text in error.violations)) from error
     if read != bare:
         raise InvalidRun((f"{at}.spec", "holds values that a request cannot have"))
+
+
+def reread(spec: RunSpec) -> RunSpec:
+    """A kept request as it is read when somebody makes it today, without a tenant.
+
+    Raises:
+        InvalidRun: it is over a limit, or its workflow, a role of a model or a prompt is none of today's.
+    """
+    try:
+        message = spec_message(spec)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRun(("spec", f"holds a value that no request can have: {error}")) from error
+    return read_spec(pb.CreateRunRequest(spec=message), Defaults())

@@ -49,7 +49,8 @@ class Checker:
 
     def json(self, field: str, value: str, *, size_bytes: int) -> str:
         """A JSON text of at most so many UTF-8 bytes."""
-        self.text(field, value, size_bytes=size_bytes)
+        if len(self.text(field, value, size_bytes=size_bytes).encode()) > size_bytes:
+            return value  # what is too large is not looked into
         try:
             json.loads(value)
         except (ValueError, RecursionError) as error:
@@ -134,8 +135,13 @@ class Checker:
         )
 
 
-def check_offered(spec: RunSpec, offered: Capabilities) -> None:
+def check_offered(spec: RunSpec, offered: Capabilities, at: str = "spec.options") -> None:
     """Holds a run against what the sandbox offers, so that it is refused here and not at its first execution.
+
+    Args:
+        spec: what the run is made from.
+        offered: by the sandbox.
+        at: where the options are in the request.
 
     Raises:
         InvalidRun: its environment is none of the sandbox's, or its limits are over what a job may ask for.
@@ -143,12 +149,14 @@ def check_offered(spec: RunSpec, offered: Capabilities) -> None:
     check, options = Checker(), spec.options
     if options.environment and offered.environments and options.environment not in offered.environments:
         known = ", ".join(offered.environments)
-        check.add("spec.options.environment", f"the sandbox has no {options.environment[:80]!r}; it has: {known}")
+        check.add(f"{at}.environment", f"the sandbox has no {options.environment[:80]!r}; it has: {known}")
     for limit in fields(Limits):
         asked, most = getattr(options.limits, limit.name), getattr(offered.maximums, limit.name)
         if asked is not None and most is not None and asked > most:
-            field = f"spec.options.limits.{limit.name}"
-            check.add(field, f"must be at most {_shown(most)}, as the sandbox allows, not {_shown(asked)}")
+            check.add(
+                f"{at}.limits.{limit.name}",
+                f"must be at most {_shown(most)}, as the sandbox allows, not {_shown(asked)}",
+            )
     check.raise_if_any()
 
 

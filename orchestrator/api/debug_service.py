@@ -1,5 +1,6 @@
 """The servicer of DebugService: reads a request, asks the debugging parts, writes the reply."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from codemend.orchestrator.v1 import debug_pb2 as pb
 from codemend.orchestrator.v1 import debug_pb2_grpc as pb_grpc
 from codemend.orchestrator.v1 import runs_pb2
 
-from orchestrator.api.checks import Checker
+from orchestrator.api.checks import Checker, check_offered
 from orchestrator.api.debug_messages import (
     change_messages,
     checkpoint_message,
@@ -23,7 +24,8 @@ from orchestrator.api.validation import MAXIMUM_PAGE, MAXIMUM_REQUEST_ID, USUAL_
 from orchestrator.runs import Breakpoints, Resume, RunRecord
 from orchestrator.runs.assembly import RunParts
 from orchestrator.runs.debug import Edit, Editor, Fork, Forker, Looker
-from orchestrator.workflows import RunOptions
+from orchestrator.workflows import RunOptions, RunSpec
+from orchestrator.workflows.sandbox import Capabilities
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -33,10 +35,16 @@ MAXIMUM_ANSWERS = 64
 
 
 class DebugServicer(pb_grpc.DebugServiceServicer):
-    """The contract's DebugService over the parts that serve runs."""
+    """The contract's DebugService over the parts that serve runs.
 
-    def __init__(self, parts: RunParts) -> None:
+    Args:
+        parts: what serves runs.
+        offered: tells what the sandbox offers; None where that is not known.
+    """
+
+    def __init__(self, parts: RunParts, offered: Callable[[], Awaitable[Capabilities | None]]) -> None:
         self._parts = parts
+        self._offered = offered
         self._looker = Looker(parts)
         self._editor = Editor(parts)
         self._forker = Forker(parts, self._editor)
@@ -132,7 +140,11 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
         check.raise_if_any()
         spec = replace(spec, options=options, labels=labels or spec.labels)
         fork = Fork(request.run_id, spec, request.checkpoint_id, edit, wait=request.wait)
-        return pb.ForkRunResponse(run=await self._message(await self._forker.fork(request.request_id, fork)))
+        made = await self._forker.made(request.request_id, fork)  # whatever the sandbox offers by now
+        if made is None:
+            await self._check_offered(spec)
+            made = await self._forker.fork(request.request_id, fork)
+        return pb.ForkRunResponse(run=await self._message(made))
 
     async def ReplayRun(  # noqa: N802
         self,
@@ -147,6 +159,8 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
             spec = await self._parts.runs.spec(request.run_id)
             options = laid_over(spec.options, "options", request.options, check)
             check.raise_if_any()
+            if request.live_from:
+                await self._check_offered(replace(spec, options=options))
         record, equal, divergence = await self._looker.replay(request.run_id, request.live_from, options)
         return pb.ReplayRunResponse(
             run=await self._message(record), equal_steps=equal, divergence=divergence_message(divergence)
@@ -168,6 +182,10 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
             result_changes=change_messages(found.result_changes),
             files_diff=found.files_diff,
         )
+
+    async def _check_offered(self, spec: RunSpec) -> None:
+        if (offered := await self._offered()) is not None:
+            check_offered(spec, offered, "options")
 
     async def _message(self, record: RunRecord, *, whole: bool = True) -> runs_pb2.Run:
         return await run_message(record, self._parts.artifacts, whole=whole)

@@ -12,7 +12,7 @@ from orchestrator.workflows.sandbox import Limits
 
 
 def laid_over(base: RunOptions, at: str, message: pb.RunOptions, check: Checker) -> RunOptions:
-    """The base with what the message sets.
+    """The base with what the message sets; what of that does not fit the base's is wrong with it, too.
 
     Args:
         base: options of the run that the new one comes from.
@@ -24,10 +24,15 @@ def laid_over(base: RunOptions, at: str, message: pb.RunOptions, check: Checker)
     models = dict(base.models)
     for role, options in new.models.items():
         models[role] = _model(models.get(role, CallOptions()), options)
+    attempts, candidates = message.max_attempts or base.max_attempts, message.candidates or base.candidates
+    if 0 < attempts < candidates and not message.max_attempts:  # `read_options` has seen those of one message
+        check.add(f"{at}.candidates", f"must be at most max_attempts ({attempts}), not {candidates}")
+    elif 0 < attempts < candidates and not message.candidates:
+        check.add(f"{at}.max_attempts", f"must be at least candidates ({candidates}), not {attempts}")
     return replace(
         base,
-        max_attempts=new.max_attempts,
-        candidates=new.candidates if message.candidates else base.candidates,
+        max_attempts=attempts,
+        candidates=candidates,
         token_budget=new.token_budget or base.token_budget,
         timeout=new.timeout,
         models=models,

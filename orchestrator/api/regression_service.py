@@ -4,7 +4,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,25 +15,27 @@ from codemend.orchestrator.v1 import regression_pb2 as pb
 from codemend.orchestrator.v1 import regression_pb2_grpc as pb_grpc
 from codemend.orchestrator.v1 import runs_pb2
 
-from orchestrator.api.case_lines import MAXIMUM_CHUNK_BYTES, cut, read_case
-from orchestrator.api.checks import Checker
+from orchestrator.api.case_lines import MAXIMUM_CHUNK_BYTES, cut, read_row, reread
+from orchestrator.api.checks import Checker, check_offered
 from orchestrator.api.overrides import laid_over
 from orchestrator.api.regression_messages import OUTCOMES, case_message, result_message
 from orchestrator.api.run_service import tenant_of
 from orchestrator.api.sandbox_messages import duration
-from orchestrator.api.validation import MAXIMUM_PAGE, TENANT_KEY, USUAL_PAGE
-from orchestrator.errors import CaseNameTaken, InvalidRun
+from orchestrator.api.validation import MAXIMUM_ATTEMPTS, MAXIMUM_PAGE, TENANT_KEY, USUAL_PAGE
+from orchestrator.errors import CaseNameTaken, InvalidRun, WrongState
 from orchestrator.models import ModelSpec
 from orchestrator.runs.assembly import RunParts
-from orchestrator.runs.cases import CaseMaker, CaseResult, LivePlayer, case_row, in_turn, line_of, replayed, wrong_name
-from orchestrator.runs.store import CaseRow
-from orchestrator.workflows import Outcome, RunOptions
+from orchestrator.runs.cases import CaseMaker, CaseResult, LivePlayer, ReplayPlayer, in_turn, line_of, wrong_name
+from orchestrator.runs.store import CaseRow, CaseRows
+from orchestrator.workflows import Outcome, RunOptions, RunSpec
+from orchestrator.workflows.sandbox import Capabilities
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MAXIMUM_CONCURRENCY = 64
 USUAL_CONCURRENCY = 4
 PIECE_BYTES = 1024 * 1024
+_REPLAYS = 2  # one at work, and one that is read meanwhile: those that wait would only take room
 
 
 class RegressionServicer(pb_grpc.RegressionServiceServicer):
@@ -40,12 +44,20 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
     Args:
         parts: what serves runs.
         model: how the model is called that runs are made with.
+        offered: tells what the sandbox offers; None where that is not known.
     """
 
-    def __init__(self, parts: RunParts, model: ModelSpec) -> None:
+    def __init__(
+        self, parts: RunParts, model: ModelSpec, offered: Callable[[], Awaitable[Capabilities | None]]
+    ) -> None:
+        self._offered = offered
         self._cases = parts.cases
         self._manager = parts.manager
         self._maker = CaseMaker(parts, model)
+        self._replacer = CaseMaker(replace(parts, cases=CaseRows(parts.database, replaces=True)), model)
+        self._replayed = ReplayPlayer()
+        # Parsing a long line would hold the event loop up, and of several at one time each might take a gigabyte.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codemend-imports")
 
     async def CreateCase(  # noqa: N802 - the contract's name
         self,
@@ -63,7 +75,11 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         if request.expected_outcome and expected in {None, Outcome.CANCELLED}:
             check.add("expected_outcome", f"{request.expected_outcome} is no outcome that a run comes to by itself")
         check.raise_if_any()
-        row = await self._maker.make(tenant, request.run_id, request.name, expected)
+        maker = self._replacer if request.replace else self._maker
+        try:
+            row = await maker.make(tenant, request.run_id, request.name, expected)
+        except InvalidRun as error:
+            raise WrongState(f"{request.run_id} is too large for a case: {error}") from error
         return pb.CreateCaseResponse(case=case_message(row))
 
     async def ListCases(  # noqa: N802
@@ -117,9 +133,9 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         """Adds cases from lines of JSON, all or none."""
         tenant = _tenant(context)
         rows: dict[str, CaseRow] = {}
+        loop = asyncio.get_running_loop()
         async for at, raw in cut(_chunks(request_iterator), "json_lines"):
-            line = await asyncio.to_thread(read_case, at, raw)  # parsing a long line must not hold the event loop
-            row = case_row(line.case, tenant=tenant, name=line.name)
+            row = await loop.run_in_executor(self._reader, read_row, at, raw, tenant)
             known = rows.setdefault(row.name, row)
             if known.digest != row.digest:
                 raise CaseNameTaken(f"{at}: a line before it has another case of the name {row.name!r}")
@@ -141,6 +157,8 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         check.raise_if_any()
         started = time.monotonic()
         chosen = await self._chosen(tenant, request.case_ids)
+        if request.mode != pb.SUITE_MODE_LIVE:
+            many = min(many, _REPLAYS)
         work = self._work(tenant, request)
         total = passed = 0
         async with aclosing(in_turn(chosen, work, many)) as results:
@@ -153,13 +171,19 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
 
     def _work(self, tenant: str, request: pb.RunSuiteRequest) -> Callable[[str], Awaitable[CaseResult]]:
         is_live = request.mode == pb.SUITE_MODE_LIVE
-        play = LivePlayer(self._manager, f"suite_{secrets.token_hex(8)}") if is_live else replayed
+        play = LivePlayer(self._manager, f"suite_{secrets.token_hex(8)}", self._check) if is_live else self._replayed
 
         async def work(case_id: str) -> CaseResult:
             row = await self._cases.get(tenant, case_id)
             return await play(row, lambda options: changed(options, request.options))
 
         return work
+
+    async def _check(self, spec: RunSpec) -> None:
+        """Refuses what CreateRun would refuse: a case may be older than today's limits, or made elsewhere."""
+        reread(spec)
+        if (offered := await self._offered()) is not None:
+            check_offered(spec, offered)
 
     async def _chosen(self, tenant: str, wanted: Sequence[str]) -> Sequence[str]:
         """Ids of the cases named, or of all. Raises CaseNotFound before anything is done."""
@@ -178,7 +202,7 @@ def check_options(message: runs_pb2.RunOptions, check: Checker) -> None:
     """Options of a suite; `check` takes what is wrong with them."""
     if message.interrupt_before or message.interrupt_after:
         check.add("options", "must have no breakpoints: nobody would go on with the runs")
-    laid_over(RunOptions(), "options", message, check)
+    laid_over(RunOptions(max_attempts=MAXIMUM_ATTEMPTS), "options", message, check)  # each case has its own
 
 
 def changed(options: RunOptions, message: runs_pb2.RunOptions) -> RunOptions:

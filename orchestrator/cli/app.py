@@ -65,8 +65,22 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and leaves with its exit code."""
+    _stand_in_for_closed_streams()
     tolerate_any_encoding()
     sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments))
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Opens the null device for each standard stream that this process was started without, as by `>&-`.
+
+    Python has None for such a stream, and the next file opened would get its number: what a child prints would end up
+    in a database.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # of all that are free the lowest, so most likely the stream's own
+            os.set_inheritable(opened, opened == number)
+            setattr(sys, name, os.fdopen(opened, "w" if number else "r", encoding="utf-8"))
 
 
 def _exit_code(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """`codemend suite`: runs that were kept as cases, and what flipped since they were recorded."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -131,6 +131,9 @@ def create_command(
             "--expect", metavar="OUTCOME", help="What ought to come out.", show_default="the run's own outcome"
         ),
     ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let it take the place of the case of that name, where there is one.")
+    ] = False,
     address: options.AddressOption = "",
 ) -> int:
     """Keep a run as a case."""
@@ -138,7 +141,7 @@ def create_command(
     if expected and expected not in _OUTCOMES:
         raise UsageFault("--expect", f"{expect!r} is no outcome; there are {', '.join(_OUTCOMES)}")
     outcome = runs_pb2.RunOutcome.Value(f"RUN_OUTCOME_{expected or 'UNSPECIFIED'}")
-    request = regression_pb2.CreateCaseRequest(run_id=run_id, name=name, expected_outcome=outcome)
+    request = regression_pb2.CreateCaseRequest(run_id=run_id, name=name, expected_outcome=outcome, replace=replace)
 
     async def work(stub: client.RegressionStub) -> int:
         console().print(suite_view.case_line(await suite_calls.create(stub, request)))
@@ -223,17 +226,32 @@ async def _ask_at(address: str, *, wanted: _Wanted, file: Path | None, record: P
         options=wanted.options,
         concurrency=wanted.concurrency,
     )
-    shown = suite_view.view(as_json=wanted.as_json)
     async with client.regression_stub(address) as stub:
-        if file is not None:
-            names = await suite_calls.borrow(stub, file)
-            request.case_ids[:] = wanted.cases or names
-        results, report = await suite_calls.run(stub, request, shown)
-        if record is not None:
-            await suite_calls.keep(stub, results, record)
-            complain(f"wrote {record}")
+        if file is None:
+            return await _run_kept(stub, request, wanted, record, suite_calls.NO_NAMES)
+        # What reads cases takes a second to import, which only this path has to wait for.
+        from orchestrator.cli.suite_borrowing import borrowed  # noqa: PLC0415 - see above
+
+        async with borrowed(stub, file, wanted.cases) as names:
+            request.case_ids[:] = names
+            return await _run_kept(stub, request, wanted, record, names)
+
+
+async def _run_kept(
+    stub: client.RegressionStub,
+    request: regression_pb2.RunSuiteRequest,
+    wanted: _Wanted,
+    record: Path | None,
+    names: Mapping[str, str],
+) -> int:
+    """Runs cases that the service keeps; `names` says what to call those that it has under other names."""
+    shown = suite_view.view(as_json=wanted.as_json)
+    results, report = await suite_calls.run(stub, request, shown, names)
     if not report.total:
         raise UsageFault("--address", "the orchestrator keeps no case")
+    if record is not None:
+        await suite_calls.keep(stub, results, record, names)
+        complain(f"wrote {record}")
     return ExitCode.NOT_SOLVED if suite_view.has_flips(report) else ExitCode.OK
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from codemend.orchestrator.v1 import regression_pb2, runs_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.api.case_lines import LineCutter, read_case
+from orchestrator.api.case_lines import LineCutter, read_row
 from orchestrator.api.checks import Checker
 from orchestrator.api.regression_messages import result_message
 from orchestrator.api.regression_service import changed, check_options
 from orchestrator.cli.errors import UsageFault
 from orchestrator.cli.suite_view import SuiteView
 from orchestrator.errors import InvalidRun
-from orchestrator.runs.cases import CaseResult, case_row, in_turn, replayed
+from orchestrator.runs.cases import CaseResult, ReplayPlayer, in_turn
 from orchestrator.runs.store import CaseRow
 
 _CHUNK_BYTES = 1024 * 1024
@@ -34,10 +34,10 @@ def read_rows(path: Path, names: Sequence[str]) -> list[CaseRow]:
         with path.open("rb") as stream:
             lines = [line for chunk in iter(lambda: stream.read(_CHUNK_BYTES), b"") for line in cutter.feed(chunk)]
         for at, raw in [*lines, *cutter.end()]:
-            line = read_case(at, raw)
-            if line.name in rows:
-                raise UsageFault("FILE", f"{at}: a line before it has a case of the name {line.name!r}")
-            rows[line.name] = case_row(line.case, tenant="", name=line.name)
+            row = read_row(at, raw, tenant="")
+            if row.name in rows:
+                raise UsageFault("FILE", f"{at}: a line before it has a case of the name {row.name!r}")
+            rows[row.name] = row
     except OSError as error:
         raise UsageFault("FILE", f"cannot read {str(path)!r}: {error.strerror or error}") from error
     except InvalidRun as error:
@@ -64,8 +64,10 @@ async def play_rows(
     except InvalidRun as error:
         raise UsageFault("", str(error)) from error
 
+    play = ReplayPlayer()
+
     async def work(row: CaseRow) -> CaseResult:
-        return await replayed(row, lambda recorded: changed(recorded, options))
+        return await play(row, lambda recorded: changed(recorded, options))
 
     started = time.monotonic()
     passed = 0

@@ -33,7 +33,7 @@ class JsonView:
     """One JSON object a line: `{"event": …}` for each event, then `{"run": …}` with the result.
 
     Protobuf's JSON with the contract's own field names: bytes are base64, 64-bit numbers are strings, enums are their
-    names.
+    names. A field that is false, zero or empty is there like any other; a record that is unset is not.
     """
 
     def event(self, event: runs_pb2.RunEvent) -> None:
@@ -102,5 +102,6 @@ def summary_lines(run: runs_pb2.Run) -> list[str]:
 
 
 def json_line(message: Message) -> str:
-    """The message as one line of JSON with the contract's own field names."""
-    return json.dumps(MessageToDict(message, preserving_proto_field_name=True), ensure_ascii=False) + "\n"
+    """The message as one line of JSON with the contract's own field names; false, zero and nothing are written, too."""
+    fields = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json.dumps(fields, ensure_ascii=False) + "\n"

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from orchestrator.runs.housekeeping import housekeeping
 from orchestrator.runs.manager import Policy, RunManager
 from orchestrator.runs.observing import Nobody, Observer
 from orchestrator.runs.pruning import Pruner, Retention
+from orchestrator.runs.redaction import Redactor
 from orchestrator.runs.replica import Replica
 from orchestrator.runs.store import (
     ArtifactRows,
@@ -101,7 +102,8 @@ async def running_runs(
         artifacts = DirectoryStore(settings.data_dir / "artifacts") if database.is_sqlite else ArtifactRows(database)
         stack.callback(artifacts.close)
         runs, events, tapes = RunRows(database), EventRows(database), TapeRows(database)
-        replica = Replica(ReplicaRows(database), settings.replica_id, json.dumps(VERSIONS, sort_keys=True))
+        replicas = ReplicaRows(database)
+        replica = Replica(replicas, settings.replica_id, json.dumps(VERSIONS, sort_keys=True))
         saver = await stack.enter_async_context(open_saver(settings.url, replica.check_lease))
         watching = Watching(runs, events)
         parts = EngineParts(
@@ -113,7 +115,7 @@ async def running_runs(
             tapes=tapes,
             saver=saver,
             sandbox_patience=settings.sandbox_patience,
-            redact=redactor(settings.secrets),
+            redact=Redactor(settings.secrets),
             observer=observer or Nobody(),
         )
         engine = Engine(parts)
@@ -127,24 +129,14 @@ async def running_runs(
             worker=worker,
             dispatcher=dispatcher,
             policy=settings.policy,
+            owner=replica.owner,
         )
         await stack.enter_async_context(replica.running(worker.give_up_all))
         await stack.enter_async_context(watching.running())
         await stack.enter_async_context(dispatcher.running())
         sweeper = Sweeper(runs, events, manager, worker=worker, dispatcher=dispatcher, replica=replica)
         await stack.enter_async_context(sweeper.running())
-        await stack.enter_async_context(housekeeping(Pruner(database, saver, artifacts, settings.retention)))
+        pruner = Pruner(database, saver, artifacts, settings.retention)
+        await stack.enter_async_context(housekeeping(pruner, replicas))
         stack.push_async_callback(manager.drain, timedelta())
         yield RunParts(database, runs, events, tapes, CaseRows(database), artifacts, saver, engine, manager)
-
-
-def redactor(secrets: tuple[str, ...]) -> Callable[[str], str]:
-    """Takes secrets out of a text, also where they are written as JSON strings."""
-    shown = sorted({form for one in secrets if one for form in (one, json.dumps(one)[1:-1])}, key=len, reverse=True)
-
-    def redact(text: str) -> str:
-        for secret in shown:
-            text = text.replace(secret, "[secret]")
-        return text
-
-    return redact

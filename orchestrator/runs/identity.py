@@ -3,8 +3,11 @@
 import hashlib
 import secrets
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from orchestrator.workflows import RunSpec, encode
+
+T = TypeVar("T")
 
 
 def new_run_id(now: datetime) -> str:
@@ -23,4 +26,9 @@ def created_at(run_id: str) -> datetime | None:
 
 def digest(spec: RunSpec) -> str:
     """Equal for equal requests."""
-    return hashlib.sha256(encode(RunSpec, spec)).hexdigest()
+    return digest_of(RunSpec, spec)
+
+
+def digest_of(kind: type[T], request: T) -> str:
+    """The same for a request of another kind."""
+    return hashlib.sha256(encode(kind, request)).hexdigest()

@@ -7,7 +7,7 @@ that nobody works on any more is found by the sweeper.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.errors import QueueFull, ServiceDraining
@@ -17,12 +17,10 @@ from orchestrator.runs.events import NewEvent, RunEvent
 from orchestrator.runs.identity import digest, new_run_id
 from orchestrator.runs.records import Breakpoints, NewRun, Origin, Resume, RunFilter, RunRecord, Wait
 from orchestrator.runs.states import TERMINAL, RunState
-from orchestrator.runs.store import RunRows
+from orchestrator.runs.store import QueueBound, RunRows, TapeEntry
 from orchestrator.runs.watching import Watching
 from orchestrator.runs.worker import Worker
 from orchestrator.workflows import WORKFLOWS, Outcome, RunSpec, Stop
-
-_RETRY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,20 @@ class Policy:
     tenant_queue_size: int = 0
 
 
+def new_run(spec: RunSpec, request_id: str = "") -> NewRun:
+    """A run to be made of a request by today's graph; with its breakpoints, and queued."""
+    now = datetime.now(UTC)
+    return NewRun(
+        run_id=new_run_id(now),
+        request_id=request_id,
+        spec=spec,
+        digest=digest(spec),
+        graph_version=WORKFLOWS[spec.workflow].version,
+        create_time=now,
+        breakpoints=Breakpoints(spec.options.interrupt_before, spec.options.interrupt_after),
+    )
+
+
 class RunManager:
     """All runs, of this process and of others."""
 
@@ -52,32 +64,29 @@ class RunManager:
         worker: Worker,
         dispatcher: Dispatcher,
         policy: Policy,
+        owner: str,
     ) -> None:
+        """Makes the manager; `owner` is how this process signs the runs that it works on."""
         self._runs = runs
         self._watching = watching
         self._engine = engine
         self._worker = worker
         self._dispatcher = dispatcher
         self._policy = policy
+        self._owner = owner
         self._draining = False
 
-    async def create(
-        self,
-        spec: RunSpec,
-        request_id: str = "",
-        *,
-        run_id: str = "",
-        origin: Origin | None = None,
-        wait: Wait | None = None,
-    ) -> RunRecord:
-        """Makes a run, or finds the one that this request_id made.
+    async def create(self, spec: RunSpec, request_id: str = "", *, origin: Origin | None = None) -> RunRecord:
+        """Makes a run, or finds the one that this request_id made. Raises as `make`."""
+        return await self.make(replace(new_run(spec, request_id), origin=origin))
+
+    async def make(self, new: NewRun, *, tape: Sequence[TapeEntry] = (), told: Sequence[NewEvent] = ()) -> RunRecord:
+        """Makes a run, or finds the one that its request_id made.
 
         Args:
-            spec: what it is made from.
-            request_id: the caller's; may be empty.
-            run_id: its id, where something of it was made before; empty: a new one.
-            origin: where it comes from.
-            wait: what it waits for from the beginning; None: it is queued.
+            new: the run.
+            tape: what it has taken before it begins, see `RunRows.create`.
+            told: events of how it was made.
 
         Raises:
             RequestIdTaken: the request_id made a run from another request.
@@ -85,38 +94,34 @@ class RunManager:
             ServiceDraining: the service is stopping.
             StoreUnavailable: the database does not answer.
         """
-        known = bool(request_id) and await self.has_made(spec.tenant, request_id)
-        if not known:
-            await self._refuse_when_full(spec.tenant)
-        now = datetime.now(UTC)
-        new = NewRun(
-            run_id=run_id or new_run_id(now),
-            request_id=request_id,
-            spec=spec,
-            digest=digest(spec),
-            graph_version=WORKFLOWS[spec.workflow].version,
-            create_time=now,
-            breakpoints=Breakpoints(spec.options.interrupt_before, spec.options.interrupt_after),
-            origin=origin,
-            wait=wait,
+        bound = QueueBound(
+            self._policy.queue_size, self._policy.tenant_queue_size, self._owner, self._policy.concurrency
         )
-        record, made = await self._runs.create(new)
+        try:
+            if not await self.has_made(new.spec.tenant, new.request_id):
+                await self._refuse(bound, new.spec.tenant)
+            record, made = await self._runs.create(new, tape=tape, told=told, bound=bound)
+        except QueueFull:
+            if (known := await self._runs.known(new)) is not None:  # made by a call at the same time, in the last place
+                return known
+            raise
         if made and record.state is RunState.QUEUED:
             self._dispatcher.wake()
         return record
+
+    async def known(self, new: NewRun) -> RunRecord | None:
+        """The run that this request_id made before. Raises RequestIdTaken where it was made from another request."""
+        return await self._runs.known(new)
 
     async def has_made(self, tenant: str, request_id: str) -> bool:
         """Whether there is a run of this request_id."""
         return bool(request_id) and bool(await self._runs.find_request(tenant, request_id))
 
-    async def _refuse_when_full(self, tenant: str) -> None:
+    async def _refuse(self, bound: QueueBound, tenant: str) -> None:
+        """Refuses at once what would be refused in the end, so that a crowd costs the others no turn of writing."""
         if self._draining:
             raise ServiceDraining("the service is stopping and takes no new runs")
-        if await self._runs.count({RunState.QUEUED}) >= self._policy.queue_size + self._dispatcher.free:
-            raise QueueFull(f"{self._policy.queue_size} runs wait already", _RETRY)
-        most = self._policy.tenant_queue_size
-        if most and await self._runs.count({RunState.QUEUED}, tenant=tenant) >= most:
-            raise QueueFull(f"{most} runs of this tenant wait already", _RETRY)
+        await self._runs.check_room(bound, tenant)
 
     async def get(self, run_id: str) -> RunRecord:
         """The run with this id. Raises RunNotFound."""

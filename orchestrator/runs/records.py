@@ -58,7 +58,7 @@ class Wait:
     Attributes:
         checkpoint_id: where it stands.
         next: nodes that come next.
-        reason: "before NODE", "after NODE", "step", "edited fork" or "answers".
+        reason: "before NODE", "after NODE", "step", "edited", "fork", "edited fork" or "answers".
         interrupts: questions that must be answered first.
     """
 
@@ -133,7 +133,12 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to be made. `wait` set: it is made WAITING instead of QUEUED."""
+    """A run to be made.
+
+    Attributes:
+        wait: what it waits for from the beginning; None: it is made QUEUED.
+        resume: what its first claim is to do; None: begin.
+    """
 
     run_id: str
     request_id: str
@@ -144,6 +149,7 @@ class NewRun:
     breakpoints: Breakpoints = Breakpoints()
     origin: Origin | None = None
     wait: Wait | None = None
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, slots=True)

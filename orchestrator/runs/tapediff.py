@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from orchestrator.workflows import Plain
 
 DETAIL_BYTES = 16 * 1024
+_MOST_LINES = 2_000  # compared from the first difference on: time grows with the square of them, and 16 KiB end sooner
+_CONTEXT_LINES = 3
 MADE_WITH = "made_with"  # field of a request on the tape that does not decide its answer
 
 
@@ -42,6 +44,13 @@ def _lines(value: Plain) -> list[str]:
 
 
 def _diff(what: str, before: list[str], after: list[str]) -> str:
-    text = "\n".join(difflib.unified_diff(before, after, f"recorded {what}", f"{what} now", lineterm=""))
+    names, shown = (f"recorded {what}", f"{what} now"), (before, after)
+    if max(len(before), len(after)) > _MOST_LINES:
+        pairs = enumerate(zip(before, after, strict=False))
+        same = next((at for at, (one, two) in pairs if one != two), min(len(before), len(after)))
+        start = max(0, same - _CONTEXT_LINES)
+        names = (f"{names[0]}, from line {start + 1} on", f"{names[1]}, from line {start + 1} on")
+        shown = (before[start : start + _MOST_LINES], after[start : start + _MOST_LINES])
+    text = "\n".join(difflib.unified_diff(*shown, *names, n=_CONTEXT_LINES, lineterm=""))
     text = text or "they differ in what was taken out of the tape as secret"
     return text.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore")

@@ -1,5 +1,6 @@
 """`codemend runs` as a person uses it: real processes, real services, a scripted model."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -7,7 +8,7 @@ import pytest
 import pytest_asyncio
 from codemend.orchestrator.v1 import debug_pb2, runs_pb2
 from google.protobuf.json_format import ParseDict
-from support.cli import run_cli
+from support.cli import command_line, environment, outcome_of, run_cli
 from support.openai_server import scripted_openai
 from support.orchestrator import fence, running_orchestrator, spec
 from support.sandbox import running_sandbox
@@ -180,6 +181,66 @@ async def test_a_fork_goes_its_own_way_and_the_two_can_be_compared(terminal):
     compared = await terminal.runs("compare", run.run_id, fork.run_id)
     assert "steps in common" in compared.out
     assert (await terminal.service.get(run.run_id)).result == run.result
+
+
+async def test_json_has_what_is_false_zero_and_empty(terminal):
+    run = await terminal.passed()
+    events = [line["event"] for line in (await terminal.runs("watch", run.run_id, "--json")).json_lines[:-1]]
+    assert [event["attempt"]["passed"] for event in events if "attempt" in event] == [False, True]
+    assert [event["node_started"]["attempt"] for event in events if "node_started" in event][2] == 0
+    points = (await terminal.runs("checkpoints", run.run_id, "--json")).json_lines
+    assert [point["step"] for point in points] == [*range(len(points) - 2, -1, -1), -1]
+    assert points[0]["next"] == []
+    shown = (await terminal.runs("state", run.run_id, "--json")).json_lines[0]
+    assert shown["interrupts"] == []
+    compared = (await terminal.runs("compare", run.run_id, run.run_id, "--json")).json_lines[0]
+    assert (compared["result_changes"], compared["files_diff"]) == ([], "")
+    for arguments in (("list", "--json"), ("cancel", run.run_id, "--json")):
+        (line,) = (await terminal.runs(*arguments)).json_lines
+        assert (line.get("run") or line)["recoveries"] == 0
+
+
+async def test_a_fork_is_watched_from_its_beginning_without_how_it_was_made(terminal):
+    run = await terminal.passed()
+    point = (await terminal.runs("checkpoints", run.run_id, "--json")).json_lines[2]
+    arguments = ["--checkpoint", point["checkpoint_id"], "--set", "base=1"]
+    forked = await terminal.runs("fork", run.run_id, *arguments, "--as-node", "execute", "--watch")
+    assert "PASSED" in forked.out
+    assert "base changed as execute, now checkpoint" in forked.out
+    assert "waits" not in forked.out
+    waiting = (await terminal.runs("fork", run.run_id, *arguments, "--wait", "--json")).json_lines[0]["run"]
+    shown = await terminal.runs("watch", waiting["run_id"], "--until-wait")
+    assert "waits (edited fork) at checkpoint" in shown.out
+    assert "being made" not in shown.out
+
+
+async def test_a_fork_that_is_refused_leaves_no_run(terminal):
+    run = await terminal.passed()
+    refused = await terminal.runs("fork", run.run_id, "--set", "base=1", "--as-node", "nope", code=2)
+    assert "nope" in refused.err
+    few = await terminal.runs("fork", run.run_id, "--set", "base=1", "--max-attempts", "1", code=2)
+    assert "must be at least 2, not 1" in few.err
+    assert [line["run_id"] for line in (await terminal.runs("list", "--json")).json_lines] == [run.run_id]
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"), [(">&-", ""), ("2>&-", "SUCCEEDED"), ("<&-", "SUCCEEDED"), (">&- 2>&-", "")]
+)
+async def test_a_command_without_a_stream_does_its_work_without_it(terminal, closed, said):
+    run = await terminal.passed()
+    command = command_line("runs", "show", run.run_id, "--address", terminal.service.address)
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", f'"$@" {closed}', "sh", *command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+        cwd=terminal.cwd,
+    )
+    done = await outcome_of(process)
+    assert (done.code, done.err) == (0, "")
+    assert said in done.out
+    assert bool(said) == bool(done.out)
 
 
 async def test_a_fork_can_wait_for_a_look_at_it(terminal):

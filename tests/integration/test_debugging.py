@@ -14,14 +14,12 @@ from codemend.orchestrator.v1 import debug_pb2 as dpb
 from codemend.orchestrator.v1 import runs_pb2 as pb
 from codemend.sandbox.v1 import sandbox_pb2
 from support.debugging import ADDS as TESTS
-from support.debugging import Debugger, debugging
-from support.orchestrator import fence, spec
+from support.debugging import RIGHT, WRONG, Debugger, debugging
+from support.orchestrator import spec
 from support.sandbox import running_sandbox
 
 from orchestrator.workflows.templates import template
 
-RIGHT = fence("def add(a, b):\n    return a + b")
-WRONG = fence("def add(a, b):\n    return a - b")
 WAITING = pb.RUN_STATE_WAITING
 
 

@@ -1,8 +1,7 @@
 """Edits over gRPC: what does not fit is refused by its field and leaves the run as it was, and no edit makes a pass."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,14 +15,12 @@ from codemend.orchestrator.v1 import runs_pb2 as pb
 from codemend.rpc import error_detail
 from codemend.sandbox.v1 import sandbox_pb2
 from google.rpc import error_details_pb2
-from support.debugging import ADDS, SECONDS, Debugger, debugging
-from support.orchestrator import fence, spec
+from support.debugging import ADDS, RIGHT, SECONDS, WRONG, Debugger, debugging
+from support.orchestrator import spec
 from support.sandbox import running_sandbox
 
 from orchestrator.workflows.edits import MAXIMUM_DEPTH
 
-RIGHT = fence("def add(a, b):\n    return a + b")
-WRONG = fence("def add(a, b):\n    return a - b")
 UNKNOWN = "0" * 64
 VALUES = "edit.values_json"
 FAILED, PASSED = pb.RUN_OUTCOME_FAILED, pb.RUN_OUTCOME_PASSED
@@ -33,16 +30,6 @@ FAILED, PASSED = pb.RUN_OUTCOME_FAILED, pb.RUN_OUTCOME_PASSED
 async def sandbox() -> AsyncIterator[str]:
     async with running_sandbox() as address:
         yield address
-
-
-@pytest_asyncio.fixture
-async def debug(sandbox: str, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    async with AsyncExitStack() as stack:
-
-        async def start(*replies: Any, **settings: Any) -> Debugger:
-            return await stack.enter_async_context(debugging(*replies, sandbox=sandbox, data_dir=tmp_path, **settings))
-
-        yield start
 
 
 @pytest_asyncio.fixture(scope="module")

@@ -1,12 +1,15 @@
 """`codemend suite`: the shipped suite played with nothing but this checkout, and cases of a running service."""
 
+import asyncio
 import json
+import signal
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.cli import run_cli
-from support.openai_server import scripted_openai
+from codemend.orchestrator.v1 import runs_pb2
+from support.cli import CLI_SECONDS, outcome_of, run_cli, started_cli
+from support.openai_server import Scripted, scripted_openai
 from support.orchestrator import fence, running_orchestrator, spec
 from support.sandbox import running_sandbox
 
@@ -114,7 +117,10 @@ async def test_cases_of_a_service_are_made_moved_run_and_deleted(sandbox, tmp_pa
         made = await suite("create", run.run_id, "--name", "add")
         assert (made.code, "PASSED" in made.out) == (0, True), made.err
         assert (await suite("create", run.run_id, "--name", "add", "--expect", "failed")).code == 3
-        assert (await suite("list")).out == made.out
+        other = await suite("create", run.run_id, "--name", "add", "--expect", "failed", "--replace")
+        assert (other.code, other.out.split()[0], "FAILED" in other.out) == (0, made.out.split()[0], True), other.err
+        assert (await suite("create", run.run_id, "--name", "add", "--replace")).code == 0
+        assert (await suite("list")).out.split()[:2] == made.out.split()[:2]
         assert (await suite("export", "--out", "cases.jsonl")).code == 0
         assert (await suite("export", "add")).out == (tmp_path / "cases.jsonl").read_text("utf-8")
         assert (await suite("run")).out.splitlines()[-1].startswith("1 case: 1 as expected")
@@ -144,3 +150,78 @@ async def test_a_file_is_recorded_anew_by_running_it_live(sandbox, tmp_path):
         assert [len(one["case"]["tape"]) for one in (before, after)] == [4, 2]
         played = await run_cli("suite", "run", "cases.jsonl", cwd=tmp_path, env=NOWHERE)
         assert played.code == 0, played.out
+
+
+@pytest.mark.timeout(300)
+async def test_a_case_of_which_no_run_can_be_made_stays_as_it_is_when_a_file_is_recorded_anew(sandbox, tmp_path):
+    async with (
+        scripted_openai([WRONG, RIGHT, RIGHT]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path / "data") as client,
+    ):
+        env = {"CODEMEND_ORCHESTRATOR": client.address}
+        run = await client.generate(spec(tests=TESTS))
+        await run_cli("suite", "create", run.run_id, "--name", "add", cwd=tmp_path, env=env)
+        await run_cli("suite", "export", "--out", "cases.jsonl", cwd=tmp_path, env=env)
+        other = json.loads((tmp_path / "cases.jsonl").read_text("utf-8"))
+        other["name"], other["case"]["spec"]["options"]["environment"] = "gone", "nowhere"
+        with (tmp_path / "cases.jsonl").open("a") as stream:
+            stream.write(json.dumps(other) + "\n")
+        done = await run_cli("suite", "run", "cases.jsonl", "--live", "--record", "new.jsonl", cwd=tmp_path, env=env)
+        assert (done.code, "the sandbox has no 'nowhere'" in done.out) == (1, True), done.out + done.err
+        after = {line["name"]: line for line in map(json.loads, (tmp_path / "new.jsonl").read_text().splitlines())}
+        assert after["gone"] == other
+        assert len(after["add"]["case"]["tape"]) == 2
+
+
+@pytest.mark.timeout(300)
+async def test_cases_of_a_file_are_run_beside_those_of_a_service_and_leave_it_as_it_was(sandbox, tmp_path):
+    gate = asyncio.Event()
+    async with (
+        scripted_openai([WRONG, RIGHT, RIGHT, RIGHT, Scripted(text=RIGHT, gate=gate)]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path / "data") as client,
+    ):
+        env = {"CODEMEND_ORCHESTRATOR": client.address}
+
+        async def suite(*arguments):
+            return await run_cli("suite", *arguments, cwd=tmp_path, env=env)
+
+        repaired = await client.generate(spec(tests=TESTS))
+        await suite("create", repaired.run_id, "--name", "add")
+        await suite("export", "--out", "cases.jsonl")
+        await suite("delete", "add")
+        other = await client.generate(spec("Add two numbers.", tests=TESTS))
+        await suite("create", other.run_id, "--name", "add")
+        kept = (await suite("export")).out
+        done = await suite("run", "cases.jsonl", "--live", "--record", "new.jsonl")
+        assert (done.code, done.out.splitlines()[0].split()[:2]) == (0, ["ok", "add"]), done.out + done.err
+        after = json.loads((tmp_path / "new.jsonl").read_text("utf-8"))
+        assert (after["name"], len(after["case"]["tape"])) == ("add", 2)
+        assert (await suite("export")).out == kept
+
+        async with started_cli("suite", "run", "cases.jsonl", "--live", cwd=tmp_path, env=env) as process:
+            await model.wait_for_requests(5, timeout=CLI_SECONDS)
+            process.send_signal(signal.SIGINT)
+            left = await outcome_of(process)
+        assert (left.code, "Traceback" in left.err) == (130, False), left.err
+        assert (await suite("export")).out == kept
+
+
+@pytest.mark.timeout(300)
+async def test_a_case_whose_new_run_is_cancelled_stays_as_it_was_recorded(sandbox, tmp_path):
+    gate = asyncio.Event()
+    async with (
+        scripted_openai([WRONG, RIGHT, Scripted(text=RIGHT, gate=gate)]) as model,
+        running_orchestrator(sandbox=sandbox, model_url=model.base_url, data_dir=tmp_path / "data") as client,
+    ):
+        env = {"CODEMEND_ORCHESTRATOR": client.address}
+        run = await client.generate(spec(tests=TESTS))
+        await run_cli("suite", "create", run.run_id, "--name", "add", cwd=tmp_path, env=env)
+        before = await run_cli("suite", "export", cwd=tmp_path, env=env)
+        async with started_cli("suite", "run", "--live", "--record", "new.jsonl", cwd=tmp_path, env=env) as process:
+            await model.wait_for_requests(3, timeout=CLI_SECONDS)
+            listed = await client.stub.ListRuns(runs_pb2.ListRunsRequest(page_size=1), timeout=CLI_SECONDS)
+            await client.cancel(listed.runs[0].run_id)
+            done = await outcome_of(process)
+        assert (done.code, "add: stays as it was recorded: its run was cancelled" in done.err) == (1, True), done.err
+        assert (tmp_path / "new.jsonl").read_text("utf-8") == before.out
+        assert (await run_cli("suite", "export", cwd=tmp_path, env=env)).out == before.out

@@ -1,8 +1,7 @@
 """Replays over gRPC are what their originals were, however those were edited, broken off, forked or replayed."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,16 @@ import pytest_asyncio
 from codemend.orchestrator.v1 import debug_pb2 as dpb
 from codemend.orchestrator.v1 import runs_pb2 as pb
 from support.debugging import ADDS as TESTS
-from support.debugging import Debugger, debugging
+from support.debugging import RIGHT, WRONG, Debugger, debugging
 from support.openai_server import Scripted
-from support.orchestrator import fence, spec
+from support.orchestrator import spec
 from support.sandbox import running_sandbox
-
-RIGHT = fence("def add(a, b):\n    return a + b")
-WRONG = fence("def add(a, b):\n    return a - b")
 
 
 @pytest_asyncio.fixture(scope="module")
 async def sandbox() -> AsyncIterator[str]:
     async with running_sandbox() as address:
         yield address
-
-
-@pytest_asyncio.fixture
-async def debug(sandbox: str, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    async with AsyncExitStack() as stack:
-
-        async def start(*replies: Any) -> Debugger:
-            return await stack.enter_async_context(debugging(*replies, sandbox=sandbox, data_dir=tmp_path))
-
-        yield start
 
 
 async def edited(d: Debugger, run: pb.Run, **values: Any) -> pb.Run:

@@ -12,10 +12,13 @@ END = text("UPDATE codemend_runs SET state = 'CANCELLED' WHERE run_id = :run_id"
 BLOCKED = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE%'")
 
 
-async def is_blocked(database):
-    """Whether somebody's UPDATE waits for another's transaction; seen anew by each transaction alone."""
-    async with database.read() as connection:
-        return bool((await connection.execute(BLOCKED)).scalar_one())
+async def blocked(database):
+    """Returns once somebody's UPDATE waits for another's transaction; each transaction sees it anew."""
+    waits = 0
+    while not waits:
+        await asyncio.sleep(0.01)
+        async with database.read() as connection:
+            waits = (await connection.execute(BLOCKED)).scalar_one()
 
 
 async def test_a_run_that_ends_while_it_is_claimed_costs_no_other_its_turn(postgres_url):
@@ -26,7 +29,6 @@ async def test_a_run_that_ends_while_it_is_claimed_costs_no_other_its_turn(postg
             claim = asyncio.create_task(Queue(one, Limits()).claim("x/1", VERSIONS, 2))
 
             async with asyncio.timeout(10):
-                while not await is_blocked(one):
-                    await asyncio.sleep(0.01)
+                await blocked(one)
             await connection.execute(END, {"run_id": ending})
         assert [record.run_id for record in await claim] == [waiting]

@@ -14,9 +14,11 @@ from codemend.rpc import open_channel
 
 from orchestrator.runs import RunState
 from support.openai_server import ScriptedServer, scripted_openai
-from support.orchestrator import Client, running_orchestrator, spec
+from support.orchestrator import Client, fence, running_orchestrator, spec
 
 SECONDS = 60
+RIGHT = fence("def add(a, b):\n    return a + b")
+WRONG = fence("def add(a, b):\n    return a - b")
 ADDS = {"test_solution.py": "from solution import add\n\ndef test_one():\n    assert add(1, 2) == 3\n"}
 
 

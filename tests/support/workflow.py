@@ -133,7 +133,9 @@ class Bench:
     run_id: str
     claim: Claim
     saver: LeasedSaver = field(
-        default_factory=lambda: LeasedSaver(InMemorySaver(serde=serializer()), check_lease=lambda: None, answer_seconds=None)
+        default_factory=lambda: LeasedSaver(
+            InMemorySaver(serde=serializer()), check_lease=lambda: None, answer_seconds=None
+        )
     )
     told: list[tuple[str, Any]] = field(default_factory=list)  # id of the step that told it, empty where none did
     seconds: float = 60.0

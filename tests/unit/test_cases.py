@@ -2,41 +2,93 @@
 
 import asyncio
 import json
+import threading
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.workflow import RIGHT, WORKFLOW, bench, fenced, wrong
+from support.workflow import RIGHT, TASK, WORKFLOW, bench, fenced, wrong
 
 from orchestrator.api import case_lines
 from orchestrator.api.case_lines import LineCutter, read_case
 from orchestrator.errors import InvalidRun
-from orchestrator.runs.cases import CaseBody, Expectation, case_row, in_turn, line_of, load_body, read_line, replayed
+from orchestrator.models import CallOptions, ModelSpec, Reply, Usage
+from orchestrator.runs.cases import (
+    CaseBody,
+    Expectation,
+    ReplayPlayer,
+    case_row,
+    in_turn,
+    line_of,
+    load_body,
+    read_line,
+)
 from orchestrator.runs.cases.body import RecordedAnswer, RecordedModel, RecordedStep
 from orchestrator.runs.cases.playing import way
 from orchestrator.runs.traces import path_to, read_points
 from orchestrator.workflows import Outcome, RunOptions, asking
+from orchestrator.workflows.sandbox import File
 
 
-async def recorded(made) -> CaseBody:
+async def recorded(made, *, delivers=True) -> CaseBody:
     """Drives the run to its end and keeps it as a case."""
     end = await made.stint()
     points = await read_points(made.graph(), WORKFLOW, made.run_id)
     path = path_to(points, points[-1].checkpoint_id)
-    attempt = made.context.progress.find(end.conclusion.delivered)
+    files_hash = made.context.progress.find(end.conclusion.delivered).code_hash if delivers else ""
     return CaseBody(
         graph_version=WORKFLOW.version,
         spec=made.spec,
         model=RecordedModel(name="m", temperature=0.2, max_output_tokens=1000, context_tokens=8192),
-        expectation=Expectation(outcome=end.conclusion.outcome, path=way(path), files_hash=attempt.code_hash),
+        expectation=Expectation(outcome=end.conclusion.outcome, path=way(path), files_hash=files_hash),
         tape=tuple(RecordedAnswer.of(entry) for entry in await made.entries()),
         path=tuple(
             RecordedStep(step=p.step, source=p.source, next=p.next, state=json.loads(p.state_json)) for p in path
         ),
     )
+
+
+CUT_OFF = Reply("```python\ndef add(", "", "length", Usage(1, 20, 10), "m", timedelta(seconds=0.25))
+
+
+SMALL, LARGE = (0.2, 400, 700), (1.2, 5000, 40_000)  # temperature, tokens of a reply, window
+
+
+@pytest.mark.parametrize(
+    ("window", "output", "now"),
+    [
+        *((window, 1000, LARGE) for window in (1500, 2127, 2600)),
+        *((window, output, SMALL) for window in (1500, 9000) for output in (300, 3000)),
+    ],
+)
+async def test_a_case_is_played_with_the_parameters_of_its_run_not_with_those_of_today(tmp_path, window, output, now):
+    replies = [fenced(wrong(1)), CUT_OFF, fenced(wrong(1)), fenced(wrong(2)), fenced(RIGHT)]
+    notes = tuple(File(f"note_{n}.py", f"# {'x' * 190}\n".encode()) for n in range(12))
+    task = replace(TASK, tests=(*TASK.tests, *notes))
+    async with bench(tmp_path, lambda n: replies[n - 1], task=task, max_attempts=6) as made:
+        model = ModelSpec("http://127.0.0.1/v1", "m", "", 0.9, output, window)
+        made.models.spec = lambda _: model
+        body = await recorded(made)
+    temperature, max_output_tokens, context_tokens = now
+    today = {"temperature": temperature, "max_output_tokens": max_output_tokens, "context_tokens": context_tokens}
+    body = body.model_copy(update={"model": body.model.model_copy(update=today)})
+    assert (await played(body)).divergence is None
+    untold = [one.model_copy(update={"request": {**(one.request or {}), "made_with": {}}}) for one in body.tape]
+    assert (await played(body.model_copy(update={"tape": tuple(untold)}))).divergence is not None
+
+
+async def test_a_task_that_did_not_fit_the_window_of_its_run_does_not_fit_in_its_case(tmp_path):
+    async with bench(tmp_path, lambda _: fenced(RIGHT), task=replace(TASK, task="Add. " * 500)) as made:
+        made.models.spec = lambda _: ModelSpec("http://127.0.0.1/v1", "m", "", 0.2, 300, 900)
+        body = await recorded(made, delivers=False)
+    assert body.expectation.outcome is Outcome.ERROR
+    small = body.model.model_copy(update={"max_output_tokens": 300, "context_tokens": 900})
+    result = await played(body.model_copy(update={"model": small}))
+    assert (result.passed, result.outcome) == (True, Outcome.ERROR)
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -52,7 +104,7 @@ def same(options: RunOptions) -> RunOptions:
 
 
 async def played(body: CaseBody, change=same):
-    return await replayed(case_row(body, tenant="", name="a case"), change)
+    return await ReplayPlayer()(case_row(body, tenant="", name="a case"), change)
 
 
 async def test_a_case_read_back_is_played_again_to_the_byte(body):
@@ -70,18 +122,59 @@ async def test_candidates_side_by_side_are_played_again(tmp_path):
     assert body.expectation.path == ("candidate", "decide", "finalize")
 
 
+async def test_whoever_leaves_a_play_ends_it_and_those_after_it_are_played(body, monkeypatch):
+    entered, left = threading.Event(), threading.Event()
+    read, calls = asking.read_code, []
+
+    def waits(*arguments):
+        calls.append(arguments)
+        entered.set()
+        assert left.wait(10)
+        return read(*arguments)
+
+    monkeypatch.setattr(asking, "read_code", waits)
+    play, row = ReplayPlayer(), case_row(body, tenant="", name="a case")
+    at_work, waiting, last = (asyncio.ensure_future(play(row, same)) for _ in range(3))
+    assert await asyncio.to_thread(entered.wait, 10)
+    at_work.cancel()
+    waiting.cancel()
+    left.set()
+    assert (await last).passed
+    assert at_work.cancelled()
+    assert waiting.cancelled()
+    assert len(calls) == 1 + 4  # the one at work was told before its next reply; the last has four
+
+
 async def test_a_changed_prompt_flips_a_case_at_the_step_that_asks_for_it(body):
     result = await played(body, lambda options: replace(options, prompts={"system": "Answer in verse."}))
     assert (result.passed, result.outcome) == (False, None)
     assert (result.divergence.step, result.divergence.node, result.divergence.kind) == (1, "generate", "prompt")
     assert "+Answer in verse." in result.divergence.detail
-    assert "step 1 (generate)" in result.reason
+    assert result.reason == "the replay left its recording at step 1 (generate): the prompt differs"
+
+
+async def test_changed_parameters_flip_a_case_and_are_told_in_the_plural(body):
+    result = await played(body, lambda options: replace(options, models={"coder": CallOptions(temperature=1.5)}))
+    assert (result.passed, result.divergence.kind) == (False, "parameters")
+    assert result.reason == "the replay left its recording at step 1 (generate): the parameters differ"
 
 
 async def test_a_changed_limit_flips_the_outcome(body):
     result = await played(body, lambda options: replace(options, max_attempts=2))
     assert (result.passed, result.outcome, result.divergence.kind) == (False, Outcome.FAILED, "state")
     assert result.reason == "the outcome is FAILED, not PASSED"
+
+
+async def test_a_prompt_of_countless_lines_is_compared_from_where_it_differs(body):
+    first = body.tape[0]
+    messages = [{**one, "text": one["text"] + "\nmore" * 500_000} for one in first.request["messages"]]
+    other = first.model_copy(update={"request": {**first.request, "messages": messages}, "digest": "0" * 64})
+    result = await played(body.model_copy(update={"tape": (other, *body.tape[1:])}))
+    assert (result.passed, result.divergence.kind) == (False, "prompt")
+    head, *lines = result.divergence.detail.splitlines()
+    assert head.startswith("--- recorded prompt, from line ")
+    assert "-more" in lines
+    assert len(result.divergence.detail) <= 16 * 1024
 
 
 async def test_a_tape_that_ends_early_flips_a_case_where_it_ends(body):

@@ -1,5 +1,6 @@
 """Requests: every rule of the contract, all violations at once, and the defaults that are filled in."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from orchestrator.errors import InvalidRun
 from orchestrator.models import CallOptions
 from orchestrator.sandbox_client import execution, idempotency_key, limits, limits_message, report
 from orchestrator.settings import Settings
+from orchestrator.workflows.plain import decode, encode
 from orchestrator.workflows.sandbox import (
     NO_CALLER,
     Caller,
@@ -239,12 +241,18 @@ REPORT = TestReport(
     framework="pytest 9",
     duration=timedelta(seconds=2),
     integrity=Integrity(TestIsolation.SHARED, "objects", (IntegrityCheck("canaries", held=False, detail="passed"),)),
+    coverage_missing_reason="no test ran",
 )
 
 
 def test_executions_and_reports_are_the_same_on_both_sides_of_the_wire():
     assert execution(execution_message(EXECUTION)) == EXECUTION
     assert report(report_message(REPORT)) == REPORT
+    assert decode(TestReport, encode(TestReport, REPORT)) == REPORT
+
+
+def test_a_report_that_says_nothing_of_coverage_keeps_the_name_that_it_was_kept_under():
+    assert b"coverage" not in encode(TestReport, replace(REPORT, coverage_missing_reason=""))
 
 
 def test_limits_are_the_same_on_both_sides_of_the_wire():

@@ -6,23 +6,29 @@ no tenant and no secrets, so equal cases are equal wherever they were made.
 
 import hashlib
 import json
-import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 
 from orchestrator.errors import InvalidRun
+from orchestrator.runs.cases.limits import (
+    MAXIMUM_ARTIFACT_BYTES,
+    MAXIMUM_LINE_BYTES,
+    MAXIMUM_NAME,
+    Faults,
+    too_many,
+    uncollected,
+)
 from orchestrator.runs.store import TapeEntry
-from orchestrator.workflows import Effect, Outcome, RunSpec, canonical
-from orchestrator.workflows.plain import unkeepable
+from orchestrator.workflows import Effect, Outcome, Plain, RunSpec, canonical
 
-MAXIMUM_NAME = 128
-_CASE_ID = re.compile("case_[0-9a-f]{24}")
+MAXIMUM_BODY_BYTES = MAXIMUM_LINE_BYTES - 1024  # what is left is for the name
 _MICROSECOND = timedelta(microseconds=1)
-_STRICT = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+STRICT = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(max_length=MAXIMUM_NAME)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
@@ -34,21 +40,21 @@ class Expectation(BaseModel):
         files_hash: of the files delivered.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     outcome: Outcome
-    path: tuple[str, ...] = ()
+    path: Annotated[tuple[Name, ...], FailFast()] = ()
     files_hash: Hash | Literal[""] = ""
 
 
 class RecordedModel(BaseModel):
-    """What prompts depend on of the model that the run was made with.
+    """What prompts and options of calls depend on, of the model that the run was made with.
 
     Attributes:
         name: of the model that answered.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     name: str = ""
     temperature: Annotated[float, Field(ge=0, le=2)]
@@ -65,9 +71,9 @@ class RecordedAnswer(BaseModel):
         elapsed_us: how long it took, in microseconds.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
-    name: str
+    name: Name
     kind: Effect
     digest: Hash
     request: Any
@@ -110,17 +116,17 @@ class RecordedStep(BaseModel):
         state: the whole state.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     step: Annotated[int, Field(ge=-1, le=2**31 - 1)]
     source: Literal["input", "loop", "update", "fork"]
-    next: tuple[str, ...]
-    as_node: str = ""
+    next: Annotated[tuple[Name, ...], FailFast()]
+    as_node: Name = ""
     state: dict[str, Any]
 
 
 class CaseBody(BaseModel):
-    """A case.
+    """A case. Making one that is over a limit raises InvalidRun with the field and the limit.
 
     Attributes:
         spec: the request, without a tenant.
@@ -128,52 +134,52 @@ class CaseBody(BaseModel):
         artifacts: what the states at its beginning and at changes by hand refer to, by hash.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     format: Literal[1] = 1
     graph_version: Count
     spec: RunSpec
     model: RecordedModel
     expectation: Expectation
-    tape: tuple[RecordedAnswer, ...]
-    path: Annotated[tuple[RecordedStep, ...], Field(min_length=1)]
+    tape: Annotated[tuple[RecordedAnswer, ...], FailFast()]
+    path: Annotated[tuple[RecordedStep, ...], Field(min_length=1), FailFast()]
     artifacts: dict[Hash, bytes] = {}
 
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "CaseBody":
+        if faults := self._oversizes():
+            raise InvalidRun(*faults)
+        return self
+
+    def _oversizes(self) -> Faults:
+        faults = too_many(
+            path=len(self.path),
+            updates=sum(step.source == "update" for step in self.path),
+            tape=len(self.tape),
+            expected=len(self.expectation.path),
+            artifacts=len(self.artifacts),
+        )
+        if (size := sum(map(len, self.artifacts.values()))) > MAXIMUM_ARTIFACT_BYTES:
+            faults.append(("artifacts", f"must have at most {MAXIMUM_ARTIFACT_BYTES} bytes in all, not {size}"))
+        return faults
+
     def dump(self) -> bytes:
-        """The case as canonical JSON."""
-        return canonical(self.model_dump(mode="json")).encode()
+        """The case as canonical JSON.
+
+        Raises:
+            InvalidRun: it would be longer than a line of exported cases may be.
+        """
+        with uncollected():
+            plain = self.model_dump(mode="json")
+        body = ("{" + ",".join(f'"{name}":{_in_pieces(plain[name])}' for name in sorted(plain)) + "}").encode()
+        if len(body) > MAXIMUM_BODY_BYTES:
+            raise InvalidRun(("", f"must have at most {MAXIMUM_BODY_BYTES} bytes as canonical JSON, not {len(body)}"))
+        return body
 
 
-class CaseLine(BaseModel):
-    """A line of exported cases."""
-
-    model_config = _STRICT
-
-    name: Annotated[str, Field(min_length=1, max_length=MAXIMUM_NAME)]
-    case: CaseBody
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if fault := wrong_name(name):
-            raise ValueError(fault)
-        return name
-
-
-def wrong_name(name: str) -> str:
-    """What is wrong with a case's name, in a sentence; empty: nothing."""
-    if len(name) > MAXIMUM_NAME:
-        return f"must have at most {MAXIMUM_NAME} characters, not {len(name)}"
-    if not name.isprintable() or name != name.strip():
-        return "must hold no control characters, and no space at its ends"
-    if _CASE_ID.fullmatch(name):
-        return "must not look like the id of a case"
-    return ""
-
-
-def line_of(name: str, body: bytes) -> bytes:
-    """The line of a case, with its end; canonical like the body."""
-    return b'{"case":' + body + b',"name":' + canonical(name).encode() + b"}\n"
+def _in_pieces(part: Plain) -> str:
+    """Canonical JSON, of a list made item by item: other threads get no turn while a text is made at one go."""
+    return f"[{','.join(map(canonical, part))}]" if isinstance(part, list) else canonical(part)
 
 
 def digest_of(body: bytes) -> str:
@@ -182,26 +188,19 @@ def digest_of(body: bytes) -> str:
 
 
 def load_body(body: bytes) -> CaseBody:
-    """Reads back what `CaseBody.dump` wrote."""
-    return CaseBody.model_validate_json(body)
-
-
-def read_line(raw: bytes, at: str) -> CaseLine:
-    """A line of exported cases.
-
-    Args:
-        raw: the line.
-        at: what it is called in an error, such as "line 3".
+    """Reads back what `CaseBody.dump` wrote.
 
     Raises:
-        InvalidRun: it is no case.
+        InvalidRun: it was written by a service with other records or limits.
     """
     try:
-        line = CaseLine.model_validate_json(raw)
+        with uncollected():
+            return CaseBody.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        field = ".".join([at, *(str(part)[:80] for part in first["loc"])])
-        raise InvalidRun((field, f"is no case: {first['msg']}")) from error
-    if fault := unkeepable(line.model_dump(mode="json")):
-        raise InvalidRun((at, fault))
-    return line
+        raise InvalidRun(first_fault(error, "case")) from error
+
+
+def first_fault(error: ValidationError, at: str) -> tuple[str, str]:
+    """The first field that does not fit, and why."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return ".".join([at, *(str(part)[:80] for part in first["loc"])]), f"is no case: {first['msg']}"

@@ -18,10 +18,11 @@ class CaseResult:
 
     Attributes:
         case: its row, whose body may be empty.
-        outcome: the outcome now; None: there is none, since the replay left its recording.
+        outcome: the outcome now, ERROR where no run could be made; None: there is none, since the replay left its
+            recording.
         reason: what is not as expected, or what else differs from the recording; empty: nothing.
         divergence: the first step that differs from the recording; None: none, or the case was run live.
-        run_id: of the run, where it was run live.
+        run_id: of the run, where one was made live.
     """
 
     case: CaseRow
@@ -54,12 +55,17 @@ def judge_live(case: CaseRow, expected: Expectation, record: RunRecord, duration
     return CaseResult(case, passed, result.outcome, reason, duration, run_id=record.run_id)
 
 
+def judge_unmade(case: CaseRow, why: str, duration: timedelta) -> CaseResult:
+    """A case that cannot be run or read is not as expected, whatever it expects: nothing was run."""
+    reason = f"no run can be made of it: {why}"
+    return CaseResult(case, passed=False, outcome=Outcome.ERROR, reason=reason, duration=duration)
+
+
 def _flip(expected: Expectation, played: Played) -> str:
     divergence = played.divergence
     if played.outcome is None:
         at = f"step {divergence.step} ({divergence.node})" if divergence is not None else "its beginning"
-        what = divergence.kind if divergence is not None else "graph"
-        return f"the replay left its recording at {at}: the {what} differs"
+        return f"the replay left its recording at {at}: {_differing(divergence.kind if divergence else 'graph')}"
     if played.outcome is not expected.outcome:
         return f"the outcome is {played.outcome}, not {expected.outcome}"
     if expected.path and played.path != expected.path:
@@ -77,8 +83,12 @@ def _note(body: CaseBody, played: Played) -> str:
         versions = f"version {body.graph_version} of the graph, and version {workflow.version}"
         notes.append(f"recorded with {versions} {'ends the same' if played.divergence else 'does the same'}")
     if (divergence := played.divergence) is not None:
-        notes.append(f"from step {divergence.step} ({divergence.node}) on the {divergence.kind} differs")
+        notes.append(f"from step {divergence.step} ({divergence.node}) on {_differing(divergence.kind)}")
     return "; ".join(notes)
+
+
+def _differing(kind: str) -> str:
+    return f"the {kind} {'differ' if kind.endswith('s') else 'differs'}"
 
 
 def _shown(path: tuple[str, ...]) -> str:

@@ -1,15 +1,17 @@
 """Runs many cases, some at a time: played from their tapes, or made anew as runs of their own."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from orchestrator.errors import QueueFull
+from orchestrator.errors import InvalidRun, QueueFull
 from orchestrator.runs.cases.body import load_body
-from orchestrator.runs.cases.judging import CaseResult, judge_live, judge_replay
+from orchestrator.runs.cases.judging import CaseResult, judge_live, judge_replay, judge_unmade
 from orchestrator.runs.cases.playing import play
 from orchestrator.runs.manager import RunManager
 from orchestrator.runs.records import RunRecord
@@ -19,14 +21,71 @@ from orchestrator.workflows import RunOptions, RunSpec
 C = TypeVar("C")
 Change = Callable[[RunOptions], RunOptions]
 """Gives options back as a suite wants them."""
+Check = Callable[[RunSpec], Awaitable[None]]
+"""Raises InvalidRun where no run can be made of a request, by today's limits or by what the sandbox offers."""
 
 
-async def replayed(case: CaseRow, change: Change) -> CaseResult:
-    """Plays a case from its tape, without a model and a sandbox."""
+class ReplayPlayer:
+    """Plays cases from their tapes, without a model and a sandbox, all of them in one thread beside the event loop.
+
+    A play is tens of milliseconds of work for the CPU, or a minute's where a case was made up; more than one thread
+    would not make it faster, and each would make the loop wait longer for its turn.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="codemend-replays")
+
+    async def __call__(self, case: CaseRow, change: Change) -> CaseResult:
+        """Plays a case once those before it have ended; whoever leaves ends it."""
+        playing = _Playing(case, change)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, playing.run)
+        except asyncio.CancelledError:
+            playing.cancel()
+            raise
+
+
+class _Playing:
+    """One case, played on an event loop of its own, which another thread can tell to stop."""
+
+    def __init__(self, case: CaseRow, change: Change) -> None:
+        self._case = case
+        self._change = change
+        self._lock = threading.Lock()  # of the two below: a task is told to stop only while its loop is there
+        self._is_cancelled = False
+        self._task: asyncio.Task[CaseResult] | None = None
+
+    def run(self) -> CaseResult:
+        """Plays it. Raises asyncio.CancelledError once it was told to stop."""
+        return asyncio.run(self._main())
+
+    def cancel(self) -> None:
+        """Tells it to stop, from any thread."""
+        with self._lock:
+            self._is_cancelled = True
+            if self._task is not None:
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    async def _main(self) -> CaseResult:
+        with self._lock:
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+            self._task = asyncio.current_task()
+        try:
+            return await _played(self._case, self._change)
+        finally:
+            with self._lock:
+                self._task = None
+
+
+async def _played(case: CaseRow, change: Change) -> CaseResult:
     started = time.monotonic()
-    body = load_body(case.body)
-    played = await play(body, replace(body.spec, options=change(body.spec.options)))
-    return judge_replay(case, body, played, _since(started))
+    try:
+        body = load_body(case.body)
+        spec = replace(body.spec, options=change(body.spec.options))
+    except InvalidRun as error:
+        return judge_unmade(case, str(error), _since(started))
+    return judge_replay(case, body, await play(body, spec), _since(started))
 
 
 class LivePlayer:
@@ -35,19 +94,27 @@ class LivePlayer:
     Args:
         manager: makes the runs.
         suite: what the runs' label `suite` says.
+        check: holds each case's request against what is offered, as any request to make a run is.
     """
 
-    def __init__(self, manager: RunManager, suite: str) -> None:
+    def __init__(self, manager: RunManager, suite: str, check: Check) -> None:
         self._manager = manager
         self._suite = suite
+        self._check = check
 
     async def __call__(self, case: CaseRow, change: Change) -> CaseResult:
-        """Makes a run of the case and waits for its end; whoever leaves takes the run with it."""
+        """Makes a run of the case, if one can be made, and waits for its end; whoever leaves takes the run with it."""
         started = time.monotonic()
-        body = load_body(case.body)
-        labels = {**body.spec.labels, "suite": self._suite, "case": case.name}
-        spec = replace(body.spec, tenant=case.tenant, labels=labels, options=change(body.spec.options))
-        record = await self._created(spec)
+        try:
+            body = await asyncio.to_thread(load_body, case.body)
+            # An imported case may have breakpoints, at which its run would wait for somebody to go on with it.
+            options = replace(change(body.spec.options), interrupt_before=(), interrupt_after=())
+            spec = replace(body.spec, tenant=case.tenant, options=options)
+            await self._check(spec)
+        except InvalidRun as error:
+            return judge_unmade(case, str(error), _since(started))
+        labels = {**spec.labels, "suite": self._suite, "case": case.name}
+        record = await self._created(replace(spec, labels=labels))
         try:
             record = await self._manager.wait_until(record.run_id)
         except asyncio.CancelledError:

@@ -135,4 +135,4 @@ def _standing(new: NewRun, at: Point, wanted: Fork) -> NewRun:
     if not wanted.wait:
         return replace(new, resume=Resume(at.checkpoint_id))
     reason = "edited fork" if wanted.edit is not None else "fork"
-    return replace(new, wait=Wait(at.checkpoint_id, at.next, reason, at.interrupts))
+    return replace(new, wait=Wait(at.checkpoint_id, at.next, reason))  # an open question is the original's alone

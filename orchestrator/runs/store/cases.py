@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, insert, or_, select
+from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from orchestrator.errors import CaseNameTaken, CaseNotFound
@@ -37,17 +37,23 @@ class CaseRow:
 
 
 class CaseRows:
-    """Reads and writes cases. All methods raise StoreUnavailable where the database does not answer."""
+    """Reads and writes cases. All methods raise StoreUnavailable where the database does not answer.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        database: where they are.
+        replaces: whether what is added takes the place of a case of the same name, which keeps its id.
+    """
+
+    def __init__(self, database: Database, *, replaces: bool = False) -> None:
         self._database = database
+        self._replaces = replaces
 
     @whole
     async def add(self, rows: Sequence[CaseRow]) -> Sequence[CaseRow]:
         """Adds all of them or none; gives back those that were not there before.
 
         Raises:
-            CaseNameTaken: a case of another content has the name.
+            CaseNameTaken: a case of another content has the name, and is not to be replaced.
         """
         added: list[CaseRow] = []
         try:
@@ -57,6 +63,9 @@ class CaseRows:
                     known = (await connection.execute(select(CASES.c.digest).where(same))).scalar_one_or_none()
                     if known is None:
                         await connection.execute(insert(CASES).values(_values(row)))
+                        added.append(row)
+                    elif known != row.digest and self._replaces:
+                        await connection.execute(update(CASES).where(same).values(_content(row)))
                         added.append(row)
                     elif known != row.digest:
                         raise CaseNameTaken(f"a case with another content has the name {row.name!r}")
@@ -94,3 +103,8 @@ class CaseRows:
 
 def _values(row: CaseRow) -> dict[str, object]:
     return {column.name: getattr(row, column.name) for column in CASES.c}
+
+
+def _content(row: CaseRow) -> dict[str, object]:
+    """What a replaced case has of the new one: all but its id."""
+    return {name: value for name, value in _values(row).items() if name != "case_id"}

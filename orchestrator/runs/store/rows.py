@@ -35,6 +35,7 @@ def new_row(new: NewRun) -> dict[str, Any]:
         "time_left_us": timeout // _MICROSECOND if waits else None,
         "breakpoints": as_text(Breakpoints, new.breakpoints),
         "wait": as_text(Wait, new.wait),
+        "resume": as_text(Resume, new.resume),
         "last_sequence": 0,
         "origin_kind": new.origin.kind if new.origin is not None else None,
         "origin_run_id": new.origin.run_id if new.origin is not None else None,

@@ -4,6 +4,7 @@ Each change names the claim or the states that it starts from, so a late writer 
 is never left. The event that tells of a change is added in the same transaction.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from orchestrator.errors import RequestIdTaken, RunNotFound
 from orchestrator.runs.events import NewEvent, StateChanged
 from orchestrator.runs.records import Breakpoints, NewRun, Resume, RunFilter, RunRecord, Wait
 from orchestrator.runs.states import ACTIVE, TERMINAL, RunResult, RunState
-from orchestrator.runs.store.admission import QueueBound, check_room, take_turn
+from orchestrator.runs.store.admission import Crowded, QueueBound, admit, check_room
 from orchestrator.runs.store.claims import Claim, held
 from orchestrator.runs.store.database import Database
 from orchestrator.runs.store.events import add_events, happened
@@ -35,8 +36,10 @@ class RunRows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # The lock of those that make runs near the queue's bound: one of this process waits for it, and takes up a
+        # connection meanwhile, and the others of this process wait for that one.
+        self._crowd = asyncio.Lock()
 
-    @whole
     async def create(
         self,
         new: NewRun,
@@ -51,17 +54,35 @@ class RunRows:
             new: the run.
             tape: what it has taken before it begins: that of a fork is its origin's.
             told: events between that of its state and that of what it waits for.
-            bound: of the queue, where the run is to be queued; None: it has room for any.
+            bound: of the queue, for a run that is to be queued; None: it has room for any.
 
         Raises:
             RequestIdTaken: the request_id made a run from another request.
             QueueFull: too many runs wait.
         """
         try:
+            return await self._create(new, tape, told, bound, alone=False)
+        except Crowded:
+            async with self._crowd:
+                return await self._create(new, tape, told, bound, alone=True)
+
+    @whole
+    async def _create(
+        self,
+        new: NewRun,
+        tape: Sequence[TapeEntry],
+        told: Sequence[NewEvent],
+        bound: QueueBound | None,
+        *,
+        alone: bool,
+    ) -> tuple[RunRecord, bool]:
+        try:
             async with self._database.write() as connection:
                 if new.request_id and (known := await self._by_request(connection, new)) is not None:
                     return known, False
                 state = RunState.QUEUED if new.wait is None else RunState.WAITING
+                if bound is not None and state is RunState.QUEUED:
+                    await admit(connection, bound, new.spec.tenant, alone=alone)
                 waits = [happened(new.wait)] if new.wait is not None else []
                 events = [happened(StateChanged(state)), *told, *waits]
                 since = await _artifacts_since(connection, new)
@@ -72,11 +93,7 @@ class RunRows:
                     await connection.execute(insert(RUN_LABELS), labels)
                 await begin_tape(connection, new.run_id, tape)
                 await add_events(connection, new.run_id, 1, events)
-                record = await _record(connection, new.run_id)
-                if bound is not None and state is RunState.QUEUED:
-                    await take_turn(connection)  # last, so that others wait for the counting and the commit alone
-                    await check_room(connection, bound, new.spec.tenant, wanted=0)
-                return record, True
+                return await _record(connection, new.run_id), True
         except IntegrityError:  # another replica made it in between
             async with self._database.read() as connection:
                 known = await self._by_request(connection, new)
@@ -99,7 +116,7 @@ class RunRows:
     async def check_room(self, bound: QueueBound, tenant: str) -> None:
         """Whether a run may be queued as things stand. Raises QueueFull."""
         async with self._database.read() as connection:
-            await check_room(connection, bound, tenant, wanted=1)
+            await check_room(connection, bound, tenant)
 
     @whole
     async def known(self, new: NewRun) -> RunRecord | None:

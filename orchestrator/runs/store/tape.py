@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, insert, literal, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from orchestrator.errors import Fenced, StoreError
 from orchestrator.runs.store.claims import Claim, held
@@ -84,13 +85,12 @@ class TapeRows:
                 for row in await connection.execute(query)
             ]
 
-    @whole
-    async def copy(self, run_id: str, entries: Sequence[TapeEntry]) -> None:
-        """Writes the tape of a run that has none: that of a fork begins with its origin's."""
-        rows = [_row(run_id, position, entry) for position, entry in enumerate(entries, 1)]
-        if rows:
-            async with self._database.write() as connection:
-                await connection.execute(insert(TAPE), rows)
+
+async def begin_tape(connection: AsyncConnection, run_id: str, entries: Sequence[TapeEntry]) -> None:
+    """Writes the tape that a run begins with, in the transaction that makes the run: a fork's is its origin's."""
+    rows = [_row(run_id, position, entry) for position, entry in enumerate(entries, 1)]
+    if rows:
+        await connection.execute(insert(TAPE), rows)
 
 
 def _row(run_id: str, position: int, entry: TapeEntry) -> dict[str, object]:
