@@ -35,6 +35,10 @@ LEAST_RETRY, MOST_RETRY = timedelta(milliseconds=100), timedelta(minutes=1)
 UNKNOWN_RETRY = timedelta(seconds=1)
 """Told to a refused caller while no job has ended yet."""
 
+EARLY_SHARE, EARLY_TIME = 0.02, timedelta(milliseconds=100)
+"""A caller's own clock ends its call before the deadline has passed here, by the request's way and by what gRPC rounds
+up (at most a hundredth of the time): a cancellation so close to the deadline is the deadline's."""
+
 TENANT_SHARE = 3
 """One tenant may have so many jobs waiting for each place to wait that is still free, where no number is set: a dynamic
 threshold (Choudhury and Hahne, 1998). Alone it fills three quarters of the queue; two fill three sevenths each, and
@@ -162,6 +166,10 @@ class Scheduler:
             if place is None:
                 self._observer.refused(late)
             raise late from error
+        except asyncio.CancelledError:
+            if place is None and self._is_late(arrival, deadline or patience):
+                self._observer.refused(DeadlineTooShort("the caller's deadline passed"))
+            raise
         except SandboxError as error:
             if place is None:
                 self._observer.refused(error)
@@ -186,6 +194,12 @@ class Scheduler:
         for task in self._running:
             task.cancel()
         await self.drained()
+
+    def _is_late(self, arrival: float, given: timedelta | None) -> bool:
+        """Whether a caller that leaves now has waited as long as it was going to."""
+        if given is None:
+            return False
+        return self._clock() - arrival >= given.total_seconds() * (1 - EARLY_SHARE) - EARLY_TIME.total_seconds()
 
     def _admit(self, tenant: str, patience: timedelta | None) -> None:
         if self._is_draining:

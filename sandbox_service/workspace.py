@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from sandbox_service.domain import PAGE_BYTES, Entry, EntryKind, File, WorkspaceChanges
 from sandbox_service.errors import CellFailure
-from sandbox_service.guest.workspace import BYTECODE
+from sandbox_service.guest.exchange.workspace import BYTECODE
 
 MAXIMUM_PATH_BYTES = 1024
 MAXIMUM_NAME_BYTES = 255

@@ -19,7 +19,7 @@ from sandbox_service.api.once import Context, KeyedCalls, Time
 from sandbox_service.api.streams import StreamPlaces
 from sandbox_service.domain import EntryKind
 from sandbox_service.errors import InvalidJob, UploadStalled
-from sandbox_service.guest.collect import matches
+from sandbox_service.guest.exchange.collect import matches
 from sandbox_service.sessions import Capacity, SessionState, SessionStore, Terms
 from sandbox_service.tenants import tenant_of
 from sandbox_service.threads import TenantThreads

@@ -1,4 +1,4 @@
-"""Reads what a cell tells of a session's workspace: the stream that `guest.workspace.bring` writes.
+"""Reads what a cell tells of a session's workspace: the stream that `guest.exchange.workspace.bring` writes.
 
 It is parsed as it comes, in bounded memory, and as strictly as anything that a stranger sends. Whether the changes fit
 the workspace that they are for is decided where the workspace is.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sandbox_service.domain import PAGE_BYTES, Entry, EntryKind, WorkspaceChanges
 from sandbox_service.errors import CellFailure, SessionNotFound, SessionStorageFull
-from sandbox_service.guest import workspace as records
+from sandbox_service.guest.exchange import workspace as records
 
 _KINDS = {records.FILE: EntryKind.FILE, records.DIRECTORY: EntryKind.DIRECTORY, records.LINK: EntryKind.LINK}
 _MAX_TARGET_BYTES = 4096

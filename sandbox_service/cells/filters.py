@@ -2,7 +2,7 @@
 
 Three lists and a default: allowed; refused quietly, for what honest programs try and do without; a violation, for what
 no honest program tries here; and "no such call" for everything else, also for calls that are yet to be invented.
-Installing the filter is the guest's part (`guest.filter`).
+Installing the filter is the guest's part (`guest.confinement.filter`).
 """
 
 import errno

@@ -1,7 +1,7 @@
 """The handle by which a cell is watched and killed: what the guest gave the service when it had forked process 1.
 
 It is a pid descriptor, or where the kernel has none (gVisor before 2024) the service's end of the socket pair of the
-cell's keeper (`guest.keeper`). Both become readable when the cell is gone.
+cell's keeper (`guest.process.keeper`). Both become readable when the cell is gone.
 """
 
 import contextlib

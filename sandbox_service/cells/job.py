@@ -19,7 +19,7 @@ from sandbox_service.cells.template import TemplateProcess
 from sandbox_service.cells.verdict import Kill
 from sandbox_service.domain import Isolation, JobOutcome, Program
 from sandbox_service.errors import CellUnavailable
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 
 _DEATH_FOLLOWS_S = 0.2
 """A cell that ended without a word was mostly killed with its template, whose own end is seen a little later."""

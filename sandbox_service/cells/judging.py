@@ -38,7 +38,7 @@ class Part:
     Attributes:
         job: what is laid out in the cell, within which limits.
         template: name of the template that the cell is forked from.
-        start: how the program starts, as `guest.program` reads it.
+        start: how the program starts, as `guest.process.program` reads it.
         report: takes the report of a test run; None: the cell reports nothing.
         channel: this cell's end of the channel between judge and candidate; whoever gives the order closes it.
         over: set when nobody waits for the cell's program any more.

@@ -9,7 +9,7 @@ from typing import Any
 
 from sandbox_service.domain import Entry, File, Job, TestRun
 from sandbox_service.errors import CellFailure
-from sandbox_service.guest.collect import MAX_FILES, MAX_TOTAL_BYTES
+from sandbox_service.guest.exchange.collect import MAX_FILES, MAX_TOTAL_BYTES
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MAX_HEADER_BYTES = 8 * 1024 * 1024  # two lists of 256 paths of 1,024 characters, each at most 12 bytes in JSON
@@ -25,7 +25,7 @@ hits, is met first."""
 def header(
     job: Job, start: Mapping[str, Any], uid: int, *, memory_counted: bool
 ) -> tuple[dict[str, Any], Iterable[bytes]]:
-    """The job's header as `guest.walls` and `guest.program` read it, and the bytes of its files."""
+    """The job's header as `guest.confinement.walls` and `guest.process.program` read it, and the bytes of its files."""
     tests = job.tests if isinstance(job, TestRun) else ()
     workspace = job.workspace or ()
     limits = job.limits
@@ -83,7 +83,7 @@ def memory_file(*parts: bytes) -> int:
 
 
 def collected(descriptor: int) -> tuple[tuple[File, ...], tuple[str, ...]]:
-    """Reads what `guest.collect.bring` wrote.
+    """Reads what `guest.exchange.collect.bring` wrote.
 
     Raises:
         CellFailure: it is not of that form, or over its caps.

@@ -34,7 +34,7 @@ from sandbox_service.domain import (
     TestRun,
 )
 from sandbox_service.errors import CellUnavailable
-from sandbox_service.guest.rootfs import JOB_UID
+from sandbox_service.guest.confinement.rootfs import JOB_UID
 from sandbox_service.languages import (
     DEFAULT_ENVIRONMENTS,
     LANGUAGES,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from sandbox_service.cells import words
 from sandbox_service.cells.cgroups import Group
 from sandbox_service.cells.template import TemplateProcess
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 
 _log = logging.getLogger(__name__)
 _MAKE_TIMEOUT_S = 15.0

@@ -28,7 +28,7 @@ from sandbox_service.domain import (
     TestOutcome,
     TestReport,
 )
-from sandbox_service.guest.wire import ForgedError, FrameReader, Seal
+from sandbox_service.guest.exchange.wire import ForgedError, FrameReader, Seal
 
 MAX_LISTED_BYTES = 1024 * 1024
 MAX_COLLECTION_ERRORS = 64

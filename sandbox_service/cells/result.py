@@ -10,7 +10,7 @@ from sandbox_service.cells.filters import call_name
 from sandbox_service.cells.output import OutputKeeper
 from sandbox_service.cells.verdict import Ending, Evidence, Kill, ending
 from sandbox_service.domain import File, Isolation, Limits, Result, Status
-from sandbox_service.guest.filter import UNKNOWN_CALL
+from sandbox_service.guest.confinement.filter import UNKNOWN_CALL
 
 _KILLED_INSIDE = Ending(
     Status.SIGNALED, "the cell's first process was killed, and everything in the cell with it", signal=9

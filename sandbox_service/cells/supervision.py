@@ -22,7 +22,7 @@ from sandbox_service.cells.report import ReportBuilder
 from sandbox_service.cells.verdict import Kill
 from sandbox_service.domain import Limits
 from sandbox_service.errors import CellFailure, CellUnavailable
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 
 _SET_UP_TIMEOUT_S = 15.0
 _SOFT_KILL_S = 0.4

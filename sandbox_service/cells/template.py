@@ -19,7 +19,7 @@ from typing import Any
 
 from sandbox_service.cells.filters import Filters
 from sandbox_service.errors import CellUnavailable
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 from sandbox_service.languages import Installed, Packages, Template
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Contents:
     languages: Sequence[Installed]
 
     def config(self) -> Mapping[str, Any]:
-        """As `guest.rootfs` and `guest.template` read it."""
+        """As `guest.confinement.rootfs` and `guest.template` read it."""
         commands = {name: str(path) for language in self.languages for name, path in language.commands.items()}
         return {
             "packages": list(self.packages.paths),

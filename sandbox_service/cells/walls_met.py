@@ -1,4 +1,4 @@
-"""What the probing program (`guest.probe`) met inside a cell, wall by wall: the part of the start-up proof that reads.
+"""What the probing program (`guest.confinement.probe`) met inside a cell, wall by wall: read for the start-up proof.
 
 For the walls between a job and the host the service first opens what must be out of reach: a listener on its loopback,
 an abstract socket, a file.
@@ -41,7 +41,7 @@ async def met_walls(
     """
     with ExitStack() as opened:
         host, listeners = _open_host(opened)
-        code = resources.files("sandbox_service.guest").joinpath("probe.py").read_bytes()
+        code = resources.files("sandbox_service.guest.confinement").joinpath("probe.py").read_bytes()
         argument = json.dumps(host)
         job = Program(DEFAULT_LIMITS, files=(File("probe.py", code),), entry="probe.py", args=(argument,))
         outcome = await run(job)

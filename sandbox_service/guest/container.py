@@ -20,9 +20,12 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from sandbox_service.guest import candidate, cell, frames, landlock, preload, program, rootfs, syscalls, walls, wire
-from sandbox_service.guest import filter as calls
-from sandbox_service.guest.spare import Spare
+from sandbox_service.guest.confinement import filter as calls
+from sandbox_service.guest.confinement import landlock, rootfs, syscalls, walls
+from sandbox_service.guest.dialogue import candidate
+from sandbox_service.guest.exchange import frames, wire
+from sandbox_service.guest.process import cell, preload, program
+from sandbox_service.guest.process.spare import Spare
 
 NAME = b"codemend-cell"
 """What process 1 and its forks are called; an exec'ed program has a name of its own."""

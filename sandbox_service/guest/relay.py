@@ -14,8 +14,9 @@ import sys
 import time
 from typing import Any
 
-from sandbox_service.guest import frames, rootfs, walls, wire
-from sandbox_service.guest.frames import FromGuest, ToGuest
+from sandbox_service.guest.confinement import rootfs, walls
+from sandbox_service.guest.exchange import frames, wire
+from sandbox_service.guest.exchange.frames import FromGuest, ToGuest
 
 _STDIN, _STDOUT = 0, 1
 _PARTS = ("spec", "stdin", "tests")

@@ -23,29 +23,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from sandbox_service.guest import (
-    candidate,
-    cell,
-    chroots,
-    coverage,
-    judge,
-    keeper,
-    planning,
-    preload,
-    program,
-    ready,
-    rootfs,
-    sender,
-    syscalls,
-    walls,
-    watched,
-    wire,
-)
+from sandbox_service.guest.analysis import planning
+from sandbox_service.guest.confinement import chroots, rootfs, syscalls, walls
+from sandbox_service.guest.dialogue import candidate, judge
+from sandbox_service.guest.exchange import sender, wire
+from sandbox_service.guest.process import cell, coverage, keeper, preload, program, ready
+from sandbox_service.guest.testing import watched
 
 _SESSIONS_NEED = (coverage, judge, planning, sender, watched)
 """What sessions import: read here, while this package's files can be seen."""
 _WITH_FRAMEWORK = ("outcomes", "tampering", "canaries", "guarding")
-"""What they import that needs the test framework itself, in the order of its own imports."""
+"""What they import, of their own package, that needs the test framework itself, in the order of its own imports."""
 _MAX_DESCRIPTORS = 64
 
 

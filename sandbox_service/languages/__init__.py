@@ -1,9 +1,9 @@
 """Languages and environments: what jobs can be written in, and which packages they find.
 
 A language is one module with one class of the protocol `Language`. To add one, write that module and name its class in
-LANGUAGES: whatever starts by exec needs no more than an argument vector ("exec" of `guest.program`), and a test
+LANGUAGES: whatever starts by exec needs no more than an argument vector ("exec" of `guest.process.program`), and a test
 framework that can be told to report over a descriptor needs that reporter as a folder beside the guest's modules
-("runner" of `guest.program`). Languages that a machine does not have are not offered there.
+("runner" of `guest.process.program`). Languages that a machine does not have are not offered there.
 """
 
 from collections.abc import Mapping

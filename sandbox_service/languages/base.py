@@ -31,8 +31,8 @@ class Installed:
     Attributes:
         version: of its interpreter, such as "20.11.1".
         commands: programs that cells see under these names, wherever they lie on this machine.
-        assets: folders that cells see, read-only, by their own names below `guest.rootfs.ASSETS`: a reporter of its
-            test framework, a tool.
+        assets: folders that cells see, read-only, by their own names below `guest.confinement.rootfs.ASSETS`: a
+            reporter of its test framework, a tool.
     """
 
     version: str
@@ -63,7 +63,7 @@ class Language(Protocol):
         """Looks for it on this machine; blocks. None where it is not there, or too old: it is not offered then."""
 
     def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
-        """Name of the template, and the `start` entry of the job's header as `guest.program` reads it."""
+        """Name of the template, and the `start` entry of the job's header as `guest.process.program` reads it."""
 
     def start_tests(self, tests: TestRun) -> tuple[str, Mapping[str, Any]]:
         """The same for a test run."""

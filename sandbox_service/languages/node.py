@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandbox_service import guest
 from sandbox_service.domain import EntryKind, Limits, Program, TestIsolation, TestRun
-from sandbox_service.guest import rootfs
-from sandbox_service.guest.rootfs import ASSETS, BIN, WORK
+from sandbox_service.guest.confinement.rootfs import ASSETS, BIN, WORK
 from sandbox_service.languages.base import Installed, Template
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Node:
         if numbers < _OLDEST:
             _log.warning("node %s is not offered: it is older than %s.%s", version, *_OLDEST)
             return None
-        return Installed(version, {"node": executable}, assets=[Path(rootfs.__file__).parent / "node"])
+        return Installed(version, {"node": executable}, assets=[Path(guest.__file__).parent / "node"])
 
     def start_program(self, program: Program) -> tuple[str, Mapping[str, Any]]:
         """A file by `node`, or an argument vector through exec."""

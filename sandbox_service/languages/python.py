@@ -30,7 +30,7 @@ class Python:
     name = "python"
     templates = (
         Template("python"),
-        Template("python-pytest", session="sandbox_service.guest.reporter"),
+        Template("python-pytest", session="sandbox_service.guest.testing.reporter"),
     )
 
     separates = True

@@ -21,6 +21,8 @@ NEEDED = (
     "codemend/py.typed",
     "orchestrator/workflows/prompts/repair.md",
     "sandbox_service/guest/template.py",
+    "sandbox_service/guest/testing/reporter.py",
+    "sandbox_service/guest/node/reporter.cjs",
 )
 
 

@@ -37,10 +37,13 @@ def test_the_shipped_suite_holds_every_kind_of_run():
     outcomes = [case["expectation"]["outcome"] for case in cases]
     repaired = [case for case in cases if "repair" in case["expectation"]["path"]]
     assert SUITE.stat().st_size < 200_000
-    assert set(outcomes) > {"PASSED"}
+    assert len(cases) >= 5
+    assert set(outcomes) == {"PASSED", "FAILED"}
+    assert "FAILED" in {case["expectation"]["outcome"] for case in repaired}
     assert "PASSED" in {case["expectation"]["outcome"] for case in repaired}
     assert any(case["spec"]["task"]["check_script"] for case in cases)
     assert any(case["spec"]["options"]["candidates"] == 2 for case in cases)
+    assert any(case["spec"]["task"]["files"] for case in cases)
     assert all(case["model"]["name"] for case in cases)
 
 

@@ -217,8 +217,9 @@ async def test_a_job_whose_deadline_passes_in_the_queue_never_starts(channels):
             assert (await refused(call)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         blocker.cancel()
         await caller.execute()
-        jobs = (await scraped(service))["codemend_sandbox_queue_seconds"]
-        assert jobs["_count", "program"] == 2
+        figures = await scraped(service)
+        assert figures["codemend_sandbox_queue_seconds"]["_count", "program"] == 2
+        assert figures["codemend_sandbox_refusals"]["_total", "deadline"] == len(late)
 
 
 async def test_fifty_duplicates_run_one_job_and_a_later_one_gets_the_same_result(channels):

@@ -12,7 +12,7 @@ import docker
 from docker.errors import DockerException, ImageNotFound
 
 from sandbox_service.cells.docker.owner import Owner
-from sandbox_service.guest.frames import digest
+from sandbox_service.guest.exchange.frames import digest
 
 ENGINE = "/var/run/docker.sock"
 IMAGE = os.environ.get("SANDBOX_DOCKER_IMAGE") or f"codemend-sandbox:{version('codemend')}"

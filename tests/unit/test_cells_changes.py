@@ -13,8 +13,8 @@ from sandbox_service.cells.changes import ChangesReader
 from sandbox_service.cells.order import memory_file
 from sandbox_service.domain import Entry, EntryKind, WorkspaceChanges
 from sandbox_service.errors import CellFailure, SessionStorageFull
-from sandbox_service.guest import wire
-from sandbox_service.guest import workspace as guest
+from sandbox_service.guest.exchange import wire
+from sandbox_service.guest.exchange import workspace as guest
 
 FILE, DIRECTORY, LINK = EntryKind.FILE, EntryKind.DIRECTORY, EntryKind.LINK
 LIMIT = 1024 * 1024

@@ -9,7 +9,7 @@ from sandbox_service.cells.expectations import Expectations
 from sandbox_service.cells.judging import Part, run_tests
 from sandbox_service.domain import DEFAULT_LIMITS, File, JobOutcome, TestIsolation, TestRun
 from sandbox_service.errors import CellUnavailable
-from sandbox_service.guest.wire import Seal, frame
+from sandbox_service.guest.exchange.wire import Seal, frame
 from sandbox_service.languages import LANGUAGES
 
 SEPARATE, SHARED, AUTO = TestIsolation.SEPARATE, TestIsolation.SHARED, TestIsolation.AUTO

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sandbox_service.cells import report as module
 from sandbox_service.cells.report import ReportBuilder, fit
 from sandbox_service.domain import Comparison, Failure, ReportOutcome, Status, TestCase, TestIsolation, TestOutcome
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 
 FAILURE = {
     "type": "AssertionError", "message": "1 == 2", "location": "test_a.py:3", "traceback": "…",

@@ -6,7 +6,7 @@ from codemend.sandbox.v1 import sandbox_pb2, verdicts_pb2
 from orchestrator.cli import coverage, inputs
 from sandbox_service.cells.report import MAX_COVERED_FILES, MAX_MISSING, ReportBuilder
 from sandbox_service.domain import FileCoverage, Status
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 from sandbox_service.replies import report_to
 
 FRAME = {

@@ -16,8 +16,8 @@ from sandbox_service.cells.docker.options import DockerOptions, Reuse
 from sandbox_service.cells.docker.owner import Owner
 from sandbox_service.cells.docker.streams import Demultiplexer, Streams
 from sandbox_service.domain import Lease
-from sandbox_service.guest import frames
-from sandbox_service.guest.frames import FromGuest, ToGuest
+from sandbox_service.guest.exchange import frames
+from sandbox_service.guest.exchange.frames import FromGuest, ToGuest
 from sandbox_service.settings import Settings
 
 KINDS = st.sampled_from([int(kind) for kind in FromGuest])

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from sandbox_service.guest import memory
+from sandbox_service.guest.testing import memory
 
 LAYOUT = memory.find_layout()
 pytestmark = pytest.mark.skipif(

@@ -1,6 +1,7 @@
 """The guest's modules alone: what they import, which files they bring back, how an exit code is made."""
 
 import ast
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_service.guest import collect, program
+from sandbox_service import guest
+from sandbox_service.guest.exchange import collect
+from sandbox_service.guest.process import program
+from sandbox_service.guest.testing.tampering import _WATCHED as WATCHED
 
-GUEST = Path(program.__file__).parent
-MODULES = sorted(GUEST.glob("*.py"))
+GUEST = Path(guest.__file__).parent
+MODULES = sorted(GUEST.rglob("*.py"))
 PYTEST_TOO = {"reporter.py", "outcomes.py", "tampering.py", "canaries.py", "guarding.py"}
 
 
@@ -28,14 +32,19 @@ def imported(path: Path) -> set[str]:
 
 
 def test_there_are_modules_to_look_at():
-    assert len(MODULES) >= 8
+    assert len(MODULES) >= 50
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(GUEST)))
 def test_a_guest_module_imports_the_standard_library_the_guest_and_nothing_else(path):
     allowed = sys.stdlib_module_names | ({"pytest", "_pytest"} if path.name in PYTEST_TOO else set())
     foreign = {name for name in imported(path) if name.partition(".")[0] not in allowed}
     assert {name for name in foreign if not name.startswith("sandbox_service.guest")} == set()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in WATCHED if name.startswith("sandbox_service.")))
+def test_a_module_of_the_guest_that_is_watched_for_tampering_is_there(name):
+    assert importlib.util.find_spec(name)
 
 
 MATCHES = [

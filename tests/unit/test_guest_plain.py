@@ -12,10 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_service.guest import plain
-from sandbox_service.guest.plain import MalformedError, Memo, NotPlainError, TooLargeError, from_bytes, to_bytes
-from sandbox_service.guest.plain_reader import _CONTAINERS, _READERS, Reader
-from sandbox_service.guest.plain_writer import Writer
+from sandbox_service.guest.dialogue import plain
+from sandbox_service.guest.dialogue.plain import (
+    MalformedError,
+    Memo,
+    NotPlainError,
+    TooLargeError,
+    from_bytes,
+    to_bytes,
+)
+from sandbox_service.guest.dialogue.plain_reader import _CONTAINERS, _READERS, Reader
+from sandbox_service.guest.dialogue.plain_writer import Writer
 
 
 class Iterators:

@@ -6,10 +6,10 @@ from textwrap import dedent
 
 import pytest
 
-from sandbox_service.guest.expected import expected
-from sandbox_service.guest.scope import candidate_modules, hidden_libraries
-from sandbox_service.guest.sources import read
-from sandbox_service.guest.traffic import obstacle
+from sandbox_service.guest.analysis.expected import expected
+from sandbox_service.guest.analysis.scope import candidate_modules, hidden_libraries
+from sandbox_service.guest.analysis.sources import read
+from sandbox_service.guest.analysis.traffic import obstacle
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_service.cells.order import memory_file
-from sandbox_service.guest import wire
+from sandbox_service.guest.exchange import wire
 
 texts = st.text(st.characters(codec=None), max_size=20)
 messages = st.dictionaries(

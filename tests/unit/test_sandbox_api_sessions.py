@@ -24,7 +24,7 @@ from sandbox_service.api import ERRORS, uploads
 from sandbox_service.api import sessions as api_sessions
 from sandbox_service.cells.changes import ChangesReader
 from sandbox_service.domain import Entry, EntryKind, File, JobOutcome, Lease, WorkspaceChanges
-from sandbox_service.guest import workspace as records
+from sandbox_service.guest.exchange import workspace as records
 from sandbox_service.scheduler import Scheduler
 from sandbox_service.server import SERVICE, make_keys, make_servicer, make_sessions
 from sandbox_service.settings import Settings

@@ -491,6 +491,29 @@ async def test_an_observer_hears_of_waits_ends_and_refusals(bench):
     assert one.heard.refusals == [QueueFull, DeadlineTooShort]
 
 
+@pytest.mark.parametrize("limit", ["deadline", "patience"])
+@pytest.mark.parametrize(("waited", "refusals"), [(5, []), (9.9, [DeadlineTooShort]), (11, [DeadlineTooShort])])
+async def test_a_waiting_job_that_is_cancelled_at_its_deadline_counts_as_refused_for_it(bench, limit, waited, refusals):
+    one = bench()
+    await one.submit("a")
+    leaver = await one.submit("b", **{limit: 10 * SECOND})
+    one.clock.now += waited
+    leaver.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+    assert one.heard.refusals == refusals
+
+
+async def test_a_job_that_runs_and_one_without_a_deadline_are_no_refusals_when_cancelled(bench):
+    one = bench()
+    tasks = await one.submit("a", deadline=10 * SECOND), await one.submit("b")
+    one.clock.now += 10
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert one.heard.refusals == []
+
+
 async def test_a_drain_refuses_the_waiting_jobs_of_every_tenant(bench):
     one = bench()
     await one.submit("a", "a")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
+from support.waiting import until
 from support.workflow import RIGHT, ScriptedSandbox, bench, dies, dies_after, fenced, wrong
 
 from orchestrator import workflows
@@ -194,9 +195,7 @@ async def test_a_verdict_that_was_told_stays_whichever_candidate_is_begun_again_
     async with bench(tmp_path, script, ScriptedSandbox(second), candidates=2) as made:
         made.flush = hang_at_the_end
         work = asyncio.create_task(made.stint())
-        async with asyncio.timeout(5):
-            while len(made.events(AttemptFinished)) < 2:
-                await asyncio.sleep(0.002)
+        await until(lambda: len(made.events(AttemptFinished)) == 2)
         await dies(made, work)
         made.flush = None
         end = await made.stint()

@@ -34,7 +34,7 @@ from sandbox_service.domain import (
     TestRun,
 )
 from sandbox_service.errors import CellFailure, CellUnavailable
-from sandbox_service.guest import frames
+from sandbox_service.guest.exchange import frames
 from sandbox_service.languages import DEFAULT_ENVIRONMENTS, LANGUAGES, Environment, Template
 
 _log = logging.getLogger(__name__)

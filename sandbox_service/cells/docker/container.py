@@ -22,8 +22,9 @@ from sandbox_service.cells.docker.leaks import kill_sandboxes
 from sandbox_service.cells.docker.streams import OnFrame, Streams
 from sandbox_service.domain import MIB
 from sandbox_service.errors import CellFailure, CellUnavailable
-from sandbox_service.guest import frames, rootfs
-from sandbox_service.guest.frames import FromGuest, ToGuest
+from sandbox_service.guest.confinement import rootfs
+from sandbox_service.guest.exchange import frames
+from sandbox_service.guest.exchange.frames import FromGuest, ToGuest
 
 PLAIN_RUNTIME = "runc"
 """Containers of this runtime share the host's kernel."""

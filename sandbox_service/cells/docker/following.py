@@ -19,8 +19,8 @@ from sandbox_service.cells.report import ReportBuilder
 from sandbox_service.cells.verdict import Kill
 from sandbox_service.domain import Limits
 from sandbox_service.errors import CellFailure, CellUnavailable
-from sandbox_service.guest import frames
-from sandbox_service.guest.frames import FromGuest, ToGuest
+from sandbox_service.guest.exchange import frames
+from sandbox_service.guest.exchange.frames import FromGuest, ToGuest
 
 _SET_UP_TIMEOUT_S = 15.0
 _SOFT_KILL_S = 0.8

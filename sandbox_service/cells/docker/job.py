@@ -15,8 +15,8 @@ from sandbox_service.cells.result import result
 from sandbox_service.cells.verdict import Kill
 from sandbox_service.domain import Isolation, JobOutcome, Program, TestRun
 from sandbox_service.errors import CellFailure, CellUnavailable
-from sandbox_service.guest import frames, wire
-from sandbox_service.guest.rootfs import JOB_UID
+from sandbox_service.guest.confinement.rootfs import JOB_UID
+from sandbox_service.guest.exchange import frames, wire
 
 _CHANNEL_BYTES = 64 * 1024
 

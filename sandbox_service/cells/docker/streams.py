@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from sandbox_service.guest import frames
+from sandbox_service.guest.exchange import frames
 
 _HEAD = struct.Struct("!BxxxI")
 """The engine's own header: which stream (1 stdout, 2 stderr), then how many bytes follow."""

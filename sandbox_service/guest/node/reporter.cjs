@@ -1,8 +1,8 @@
-// Reports the tests of one file of node's own test runner over descriptor 3, in frames as `guest/wire.py` states them.
+// Reports the tests of one file of node's own test runner over descriptor 3, in frames as `guest/exchange/wire.py` states them.
 //
 // Loaded twice by one path: before the file, by --require, where it takes what it needs out of the reach of the code under
 // test and hooks into the runner; and by the runner, as its --test-reporter. Every frame carries a key that was read from
-// descriptor 4 and is nowhere else. `guest/runner.py` reads the frames; nothing here decides what they mean.
+// descriptor 4 and is nowhere else. `guest/process/runner.py` reads the frames; nothing here decides what they mean.
 'use strict';
 
 const assert = require('node:assert');
