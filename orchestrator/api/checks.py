@@ -20,6 +20,7 @@ MAXIMUM_FILE_BYTES = 1024 * 1024
 MAXIMUM_PATH_BYTES = 1024
 MAXIMUM_PART_BYTES = 255
 MAXIMUM_TENANT_BYTES = 128
+MAXIMUM_ID = 256
 _NANOS = 1_000_000_000
 _TENANT = re.compile(rf"[A-Za-z0-9._-]{{0,{MAXIMUM_TENANT_BYTES}}}")
 
@@ -40,12 +41,20 @@ class Checker:
             raise InvalidRun(*self._violations)
 
     def text(self, field: str, value: str, *, characters: int = 0, size_bytes: int = 0) -> str:
-        """A text of at most so many characters or UTF-8 bytes; zero: no such limit."""
+        """A text without NUL, of at most so many characters or UTF-8 bytes; zero: no such limit."""
+        if "\0" in value:  # no database of text keeps it
+            self.add(field, "must not hold NUL")
         if characters and len(value) > characters:
             self.add(field, f"must have at most {characters} characters, not {len(value)}")
         if size_bytes and (size := len(value.encode())) > size_bytes:
             self.add(field, f"must have at most {size_bytes} bytes, not {size}")
         return value
+
+    def id(self, field: str, value: str, *, required: bool = True) -> str:
+        """An id, a name or a token of ours that a caller gives back."""
+        if required and not value:
+            self.add(field, "is required")
+        return self.text(field, value, characters=MAXIMUM_ID)
 
     def json(self, field: str, value: str, *, size_bytes: int) -> str:
         """A JSON text of at most so many UTF-8 bytes."""

@@ -57,6 +57,7 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
         """A run's checkpoints, newest first, with what changed at each."""
         check = _required(run_id=request.run_id)
         size = check.number("page_size", request.page_size, least=0, most=MAXIMUM_PAGE) or USUAL_PAGE
+        check.id("page_token", request.page_token, required=False)
         check.raise_if_any()
         record = await self._parts.manager.get(request.run_id)
         points = await self._looker.points(request.run_id)
@@ -77,7 +78,9 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
         context: Context,  # noqa: ARG002
     ) -> pb.GetCheckpointResponse:
         """The state at one checkpoint."""
-        _required(run_id=request.run_id).raise_if_any()
+        check = _required(run_id=request.run_id)
+        check.id("checkpoint_id", request.checkpoint_id, required=False)
+        check.raise_if_any()
         record = await self._parts.manager.get(request.run_id)
         point, points = await self._looker.point(request.run_id, request.checkpoint_id)
         parent = next((other for other in points if other.checkpoint_id == point.parent_id), None)
@@ -107,9 +110,11 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
     ) -> pb.ResumeRunResponse:
         """Goes on with a waiting run."""
         check = _required(run_id=request.run_id)
+        check.id("checkpoint_id", request.checkpoint_id, required=False)
         if len(request.answers) > MAXIMUM_ANSWERS:
             check.add("answers", f"must be at most {MAXIMUM_ANSWERS}, not {len(request.answers)}")
         for interrupt_id, answer in sorted(request.answers.items()):
+            check.id(f"answers[{interrupt_id[:80]}]", interrupt_id, required=False)
             check.json(f"answers[{interrupt_id[:80]}]", answer, size_bytes=MAXIMUM_ANSWER_BYTES)
         if request.mode not in pb.ResumeMode.values():
             check.add("mode", f"{request.mode} is no mode")
@@ -131,6 +136,7 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
     ) -> pb.ForkRunResponse:
         """Makes a run that shares another's past."""
         check = _required(run_id=request.run_id)
+        check.id("checkpoint_id", request.checkpoint_id, required=False)
         check.text("request_id", request.request_id, characters=MAXIMUM_REQUEST_ID)
         edit = _edit("edit", request.edit, check) if request.HasField("edit") else None
         labels = read_labels("labels", request.labels, check)
@@ -153,6 +159,7 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
     ) -> pb.ReplayRunResponse:
         """Plays a run again from its tape."""
         check = _required(run_id=request.run_id)
+        check.id("live_from", request.live_from, required=False)
         check.raise_if_any()
         options: RunOptions | None = None
         if request.HasField("options"):
@@ -194,12 +201,12 @@ class DebugServicer(pb_grpc.DebugServiceServicer):
 def _required(**ids: str) -> Checker:
     check = Checker()
     for name, value in ids.items():
-        if not value:
-            check.add(name, "is required")
+        check.id(name, value)
     return check
 
 
 def _edit(at: str, message: pb.StateEdit, check: Checker) -> Edit:
+    check.id(f"{at}.as_node", message.as_node, required=False)
     if message.values_json:
         check.json(f"{at}.values_json", message.values_json, size_bytes=MAXIMUM_EDIT_BYTES)
     return Edit(message.values_json, check.files(f"{at}.files", message.files), message.as_node)

@@ -67,8 +67,7 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         """Makes a case of a run."""
         check = Checker()
         tenant = check.tenant(TENANT_KEY, tenant_of(context))
-        if not request.run_id:
-            check.add("run_id", "is required")
+        check.id("run_id", request.run_id)
         if fault := wrong_name(request.name):
             check.add("name", fault)
         expected = OUTCOMES.get(request.expected_outcome)
@@ -106,8 +105,7 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         """Deletes a case."""
         check = Checker()
         tenant = check.tenant(TENANT_KEY, tenant_of(context))
-        if not request.case_id:
-            check.add("case_id", "is required")
+        check.id("case_id", request.case_id)
         check.raise_if_any()
         await self._cases.delete(tenant, request.case_id)
         return pb.DeleteCaseResponse()
@@ -118,7 +116,10 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         context: Context,
     ) -> AsyncIterator[pb.ExportCasesResponse]:
         """Cases as lines of JSON."""
-        tenant = _tenant(context)
+        check = Checker()
+        tenant = check.tenant(TENANT_KEY, tenant_of(context))
+        _check_ids(request.case_ids, check)
+        check.raise_if_any()
         for case_id in await self._chosen(tenant, request.case_ids):
             row = await self._cases.get(tenant, case_id)
             line = line_of(row.name, row.body)
@@ -153,6 +154,7 @@ class RegressionServicer(pb_grpc.RegressionServiceServicer):
         many = check.number("concurrency", request.concurrency, least=0, most=MAXIMUM_CONCURRENCY) or USUAL_CONCURRENCY
         if request.mode not in pb.SuiteMode.values():
             check.add("mode", f"{request.mode} is no mode")
+        _check_ids(request.case_ids, check)
         check_options(request.options, check)
         check.raise_if_any()
         started = time.monotonic()
@@ -211,6 +213,11 @@ def changed(options: RunOptions, message: runs_pb2.RunOptions) -> RunOptions:
     new = laid_over(options, "options", message, check)
     check.raise_if_any()
     return new
+
+
+def _check_ids(case_ids: Sequence[str], check: Checker) -> None:
+    for index, case_id in enumerate(case_ids):
+        check.id(f"case_ids[{index}]", case_id, required=False)
 
 
 def _tenant(context: Context) -> str:

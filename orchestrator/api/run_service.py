@@ -4,6 +4,7 @@ Errors leave the handlers as domain errors; the interceptor of `codemend.rpc` tu
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -16,13 +17,18 @@ from codemend.orchestrator.v1 import runs_pb2_grpc as pb_grpc
 from orchestrator.api.checks import check_offered
 from orchestrator.api.translation import event_message, run_message
 from orchestrator.api.validation import TENANT_KEY, Defaults, read_cancel, read_list, read_run_id, read_spec, read_watch
-from orchestrator.runs import RunManager, RunRecord
+from orchestrator.errors import OrchestratorError, RunNotFound
+from orchestrator.runs import NewRun, RunManager, RunRecord, new_run
 from orchestrator.workflows import Artifacts
 from orchestrator.workflows.sandbox import Capabilities
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 HEARTBEAT = timedelta(seconds=15)
+ABANDON_WAITS = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8, 16, 32))
+"""Between the tries to end a run whose caller has left: a restart of the database is outlasted."""
+
+logger = logging.getLogger(__name__)
 
 
 class RunServicer(pb_grpc.RunServiceServicer):
@@ -43,7 +49,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         self._defaults = defaults
         self._offered = offered
         self._heartbeat = heartbeat
-        self._abandoned: set[asyncio.Task[RunRecord]] = set()
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     async def CreateRun(  # noqa: N802 - the contract's name
         self,
@@ -51,7 +57,8 @@ class RunServicer(pb_grpc.RunServiceServicer):
         context: Context,
     ) -> pb.CreateRunResponse:
         """Starts a run, or finds it by its request_id."""
-        run = await self._create(request, context)
+        spec = read_spec(request, self._defaults, tenant_of(context))
+        run = await self._make(new_run(spec, request.request_id))
         return pb.CreateRunResponse(run=await self._message(run))
 
     async def GetRun(  # noqa: N802 - the contract's name
@@ -101,29 +108,43 @@ class RunServicer(pb_grpc.RunServiceServicer):
         context: Context,
     ) -> pb.GenerateResponse:
         """Makes a run and waits for its end; without a request_id, the run ends with the call."""
-        run = await self._create(request, context)
+        spec = read_spec(request, self._defaults, tenant_of(context))
+        new = new_run(spec, request.request_id)
         try:
+            run = await self._make(new)
             ended = await self._manager.wait_until(run.run_id)
         except asyncio.CancelledError:
             if not request.request_id:
-                self._abandon(run.run_id)
+                self._abandon(new.run_id)
             raise
         return pb.GenerateResponse(run=await self._message(ended))
 
     def _abandon(self, run_id: str) -> None:
         """Ends a run whose caller has left; the call's own task is cancelled and cannot."""
-        reason = "its Generate call was cancelled or ran out of time"
-        task = asyncio.create_task(self._manager.request_cancel(run_id, reason), name=f"abandon {run_id}")
+        task = asyncio.create_task(self._end_abandoned(run_id), name=f"abandon {run_id}")
         self._abandoned.add(task)
         task.add_done_callback(self._abandoned.discard)
 
-    async def _create(self, request: pb.CreateRunRequest | pb.GenerateRequest, context: Context) -> RunRecord:
+    async def _end_abandoned(self, run_id: str) -> None:
+        """Asks for its end until the database has heard of it; then the sweeps see to it."""
+        for wait in ABANDON_WAITS:
+            try:
+                await self._manager.request_cancel(run_id, "its Generate call was cancelled or ran out of time")
+            except RunNotFound:  # the caller left before it was made
+                return
+            except OrchestratorError:
+                logger.warning("an abandoned run could not be ended", exc_info=True, extra={"run": run_id})
+                await asyncio.sleep(wait.total_seconds())
+            else:
+                return
+        logger.error("an abandoned run is left to its own time", extra={"run": run_id})
+
+    async def _make(self, new: NewRun) -> RunRecord:
         """The run that is asked for. One that was made before is found whatever the sandbox offers by now."""
-        spec = read_spec(request, self._defaults, tenant_of(context))
-        made = await self._manager.has_made(spec.tenant, request.request_id)
+        made = await self._manager.has_made(new.spec.tenant, new.request_id)
         if not made and (offered := await self._offered()) is not None:
-            check_offered(spec, offered)
-        return await self._manager.create(spec, request.request_id)
+            check_offered(new.spec, offered)
+        return await self._manager.make(new)
 
     async def _message(self, run: RunRecord) -> pb.Run:
         return await run_message(run, self._artifacts)

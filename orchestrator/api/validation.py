@@ -75,10 +75,9 @@ def read_spec(
 
 
 def read_run_id(run_id: str) -> str:
-    """The id of a run. Raises InvalidRun where it is empty."""
+    """The id of a run. Raises InvalidRun where it is empty or cannot be one."""
     check = Checker()
-    if not run_id:
-        check.add("run_id", "is required")
+    check.id("run_id", run_id)
     check.raise_if_any()
     return run_id
 
@@ -86,8 +85,7 @@ def read_run_id(run_id: str) -> str:
 def read_watch(request: runs_pb2.WatchRunRequest) -> tuple[str, int]:
     """The id of a run and the number after which its events are asked for. Raises InvalidRun."""
     check = Checker()
-    if not request.run_id:
-        check.add("run_id", "is required")
+    check.id("run_id", request.run_id)
     if request.after_sequence < 0:
         check.add("after_sequence", f"must not be negative, not {request.after_sequence}")
     check.raise_if_any()
@@ -97,8 +95,7 @@ def read_watch(request: runs_pb2.WatchRunRequest) -> tuple[str, int]:
 def read_cancel(request: runs_pb2.CancelRunRequest) -> tuple[str, str]:
     """The id of a run and the reason to end it. Raises InvalidRun."""
     check = Checker()
-    if not request.run_id:
-        check.add("run_id", "is required")
+    check.id("run_id", request.run_id)
     check.text("reason", request.reason, characters=MAXIMUM_REASON)
     check.raise_if_any()
     return request.run_id, request.reason or "cancelled by CancelRun"
@@ -119,6 +116,7 @@ def read_list(request: runs_pb2.ListRunsRequest, tenant: str) -> RunFilter:
     if request.workflow not in {"", CODEGEN}:
         check.add("workflow", f"must be empty or {CODEGEN!r}, not {request.workflow[:80]!r}")
     token = request.page_token
+    check.id("page_token", token, required=False)
     if token and created_at(token) is None:
         check.add("page_token", "is not the token of a page")
     labels = read_labels("labels", request.labels, check)

@@ -4,7 +4,7 @@ from orchestrator.runs.artifacts import DirectoryStore
 from orchestrator.runs.assembly import RunParts, RunSettings, running_runs
 from orchestrator.runs.events import NewEvent, Payload, RunEvent, StateChanged, StateEdited
 from orchestrator.runs.identity import created_at, digest, new_run_id
-from orchestrator.runs.manager import Policy, RunManager
+from orchestrator.runs.manager import Policy, RunManager, new_run
 from orchestrator.runs.observing import Observer
 from orchestrator.runs.pruning import Retention
 from orchestrator.runs.records import (
@@ -49,6 +49,7 @@ __all__ = [
     "Wait",
     "created_at",
     "digest",
+    "new_run",
     "new_run_id",
     "running_runs",
 ]

@@ -7,16 +7,21 @@ Postgres by a lock that all others share, on SQLite as any writer.
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, FromClause, ScalarSelect, func, select, text
+from sqlalchemy import ColumnElement, ScalarSelect, column, func, select, table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from orchestrator.errors import QueueFull
 from orchestrator.runs.states import RunState
-from orchestrator.runs.store.database import MOST_WRITERS
-from orchestrator.runs.store.schema import REPLICAS, RUNS
+from orchestrator.runs.store.schema import RUNS
 
 _LOCK = 0x636F6D61  # any number of our own
 _RETRY = timedelta(seconds=1)
+_MAKERS = (
+    select(func.count())
+    .select_from(table("pg_locks", column("locktype"), column("objid"), column("granted")))
+    .where(column("locktype") == "advisory", column("objid") == _LOCK, column("granted"))
+)
+"""Transactions that make a run at this moment: each has the lock until it is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +65,28 @@ async def admit(connection: AsyncConnection, bound: QueueBound, tenant: str, *, 
         await check_room(connection, bound, tenant)
     else:
         await connection.execute(text(f"SELECT pg_advisory_xact_lock_shared({_LOCK})"))
+        # Asked in a statement before the counting: what is committed in between is counted twice, and nothing never.
+        makers = int((await connection.execute(_MAKERS)).scalar_one())
         try:
-            # Runs that are not committed yet cannot be counted: at most as many as there are connections to make some.
-            await check_room(connection, bound, tenant, spare=MOST_WRITERS)
+            await check_room(connection, bound, tenant, spare=makers - 1)
         except QueueFull as full:
             raise Crowded from full
 
 
 async def check_room(connection: AsyncConnection, bound: QueueBound, tenant: str, *, spare: int = 0) -> None:
-    """Counts the queued runs. Raises QueueFull where there is no room for one more, and `spare` a replica beside it."""
+    """Counts the queued runs. Raises QueueFull where there is no room for one more, and for `spare` beside it."""
     is_queued = RUNS.c.state == RunState.QUEUED
     # Each by itself: every one is read from an index alone, whatever else there is.
-    is_own = (RUNS.c.owner == bound.owner) & (RUNS.c.state == RunState.RUNNING)
-    counts = [_count(RUNS, is_queued), _count(RUNS, is_own), _count(REPLICAS)]
+    counts = [_count(is_queued), _count(RUNS.c.owner == bound.owner, RUNS.c.state == RunState.RUNNING)]
     if bound.tenant_waiting:
-        counts.append(_count(RUNS, is_queued, RUNS.c.tenant == tenant))
-    queued, at_work, replicas, *of_tenant = (await connection.execute(select(*counts))).one()
-    taken = spare * max(replicas, 1)
+        counts.append(_count(is_queued, RUNS.c.tenant == tenant))
+    queued, at_work, *of_tenant = (await connection.execute(select(*counts))).one()
     # What is at work is counted here as well: a claim that its process does not know of yet has taken its place.
-    if queued + taken >= bound.waiting + max(bound.places - at_work, 0):
+    if queued + spare >= bound.waiting + max(bound.places - at_work, 0):
         raise QueueFull(f"{bound.waiting} runs wait already", _RETRY)
-    if of_tenant and of_tenant[0] + taken >= bound.tenant_waiting:
+    if of_tenant and of_tenant[0] + spare >= bound.tenant_waiting:
         raise QueueFull(f"{bound.tenant_waiting} runs of this tenant wait already", _RETRY)
 
 
-def _count(table: FromClause, *conditions: ColumnElement[bool]) -> ScalarSelect[int]:
-    return select(func.count()).select_from(table).where(*conditions).scalar_subquery()
+def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    return select(func.count()).select_from(RUNS).where(*conditions).scalar_subquery()

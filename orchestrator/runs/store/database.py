@@ -27,8 +27,6 @@ CONNECT_SECONDS = 5  # a server that does not answer is given up after that, and
 ANSWER_SECONDS = 30.0  # a transaction on Postgres: one that takes longer hangs on a lost server, or on a lock
 IDLE_SECONDS = 15.0  # a paused replica may hold locks within a transaction: the server ends one that hears nothing
 _SHARED: Mapping[str, int] = {"pool_size": 10, "max_overflow": 10}
-MOST_WRITERS = sum(_SHARED.values())
-"""Transactions of one process that may be open at one time, heartbeats aside."""
 _RESERVED: Mapping[str, int] = {"pool_size": 1, "max_overflow": 0}
 SQLITE_PRAGMAS = (
     "auto_vacuum = INCREMENTAL",  # of a new file only: what is deleted can be given back bit by bit

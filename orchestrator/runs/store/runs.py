@@ -19,6 +19,7 @@ from orchestrator.runs.records import Breakpoints, NewRun, Resume, RunFilter, Ru
 from orchestrator.runs.states import ACTIVE, TERMINAL, RunResult, RunState
 from orchestrator.runs.store.admission import Crowded, QueueBound, admit, check_room
 from orchestrator.runs.store.claims import Claim, held
+from orchestrator.runs.store.conditions import editor, unedited, unmoved
 from orchestrator.runs.store.database import Database
 from orchestrator.runs.store.events import add_events, happened
 from orchestrator.runs.store.rows import COLUMNS, new_row, read_record
@@ -27,8 +28,6 @@ from orchestrator.runs.store.tape import TapeEntry, begin_tape
 from orchestrator.runs.store.text import as_text
 from orchestrator.runs.store.whole import whole
 from orchestrator.workflows import RunSpec, decode
-
-EDIT_TIME = timedelta(seconds=30)
 
 
 class RunRows:
@@ -235,7 +234,7 @@ class RunRows:
             changes["breakpoints"] = as_text(Breakpoints, breakpoints)
         return await self._change(
             record.run_id,
-            _unmoved(record, RunState.WAITING) & _unedited(),
+            unmoved(record, RunState.WAITING) & unedited(),
             changes,
             [happened(StateChanged(RunState.QUEUED, "resumed"))],
         )
@@ -244,21 +243,21 @@ class RunRows:
     async def hold(self, record: RunRecord) -> RunRecord | None:
         """A WAITING run for one editor alone, in a new epoch; None where somebody else was faster.
 
-        Nobody resumes or edits it until `edited`, `release`, or `EDIT_TIME` has passed since: then its editor has died.
+        Nobody resumes or edits it until `edited`, `release`, or its `EDIT_TIME` has passed: then its editor has died.
         """
-        changes = {"epoch": RUNS.c.epoch + 1, "owner": _editor(datetime.now(UTC))}
-        return await self._change(record.run_id, _unmoved(record, RunState.WAITING) & _unedited(), changes, [])
+        changes = {"epoch": RUNS.c.epoch + 1, "owner": editor(datetime.now(UTC))}
+        return await self._change(record.run_id, unmoved(record, RunState.WAITING) & unedited(), changes, [])
 
     @whole
     async def release(self, held_record: RunRecord) -> None:
         """Ends what `hold` began, without an edit."""
-        await self._change(held_record.run_id, _unmoved(held_record, RunState.WAITING), {"owner": None}, [])
+        await self._change(held_record.run_id, unmoved(held_record, RunState.WAITING), {"owner": None}, [])
 
     @whole
     async def edited(self, record: RunRecord, wait: Wait, event: NewEvent) -> RunRecord | None:
         """WAITING at a checkpoint to WAITING at the one that an edit made; None where it has moved on since."""
         return await self._change(
-            record.run_id, _unmoved(record, RunState.WAITING), {"wait": as_text(Wait, wait), "owner": None}, [event]
+            record.run_id, unmoved(record, RunState.WAITING), {"wait": as_text(Wait, wait), "owner": None}, [event]
         )
 
     @whole
@@ -275,7 +274,7 @@ class RunRows:
     @whole
     async def finish_idle(self, record: RunRecord, result: RunResult) -> bool:
         """QUEUED or WAITING to the result's state, as `record` has it; False where it has moved on since."""
-        return await self._finish(record.run_id, _unmoved(record, RunState.QUEUED, RunState.WAITING), result, ())
+        return await self._finish(record.run_id, unmoved(record, RunState.QUEUED, RunState.WAITING), result, ())
 
     async def _finish(
         self, run_id: str, condition: ColumnElement[bool], result: RunResult, events: Sequence[NewEvent]
@@ -355,21 +354,6 @@ async def claim_row(connection: AsyncConnection, run_id: str, owner: str) -> Run
     if record is None:
         raise RunNotFound(run_id)
     return record
-
-
-def _editor(now: datetime) -> str:
-    """What stands in the place of an owner while somebody edits a run; sorts by time."""
-    return f"edit/{int(now.timestamp()):012d}"
-
-
-def _unedited() -> ColumnElement[bool]:
-    """Nobody edits the run, or whoever began to has died over it."""
-    return RUNS.c.owner.is_(None) | (RUNS.c.owner < _editor(datetime.now(UTC) - EDIT_TIME))
-
-
-def _unmoved(record: RunRecord, *states: RunState) -> ColumnElement[bool]:
-    same = (RUNS.c.run_id == record.run_id) & (RUNS.c.epoch == record.epoch) & (RUNS.c.state == record.state)
-    return same & (RUNS.c.last_sequence == record.last_sequence) & RUNS.c.state.in_(states)
 
 
 async def _changed(
