@@ -44,6 +44,7 @@ def main() -> None:
     config = json.loads(sys.stdin.buffer.read())
     if os.getppid() != config["parent"]:
         return  # the service died before the request for its death signal was in place
+    _let_signals_act()
     if config["unprivileged"]:
         _take_powers_in_namespace()
     config["place"] = "" if syscalls.HAS_MOUNT_NAMESPACES else chroots.make_place()
@@ -134,6 +135,14 @@ def _read_module(name: str) -> tuple[types.ModuleType, types.CodeType]:
     if spec is None or source is None:
         raise ImportError(f"no source of {name}")
     return importlib.util.module_from_spec(spec), compile(source, f"<{name}>", "exec", dont_inherit=True)
+
+
+def _let_signals_act() -> None:
+    """Signals do what programs expect of them, whatever the service was started with: nohup, say, ignores SIGHUP."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which python ignores by itself
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _take_powers_in_namespace() -> None:

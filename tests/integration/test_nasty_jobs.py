@@ -1,5 +1,6 @@
 """Programs that harm: each ends in time, with the right status, and leaves nothing for the next job to find."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from support.footprint import footprint
 from support.jobs import client, limits
 from support.nasty import ALL, MIB, Nasty
 from support.sandbox import sandbox_process
+from support.service import service_process
 from support.waiting import until
 
 REPLY_BYTES = 4 * MIB
@@ -252,3 +254,17 @@ async def test_no_key_of_one_job_is_there_for_the_next(sandbox):
     await sandbox.python(leave)
     look = "import os\nprint([open(p).read() for p in ('/proc/keys', '/proc/key-users') if os.path.exists(p)])\n"
     assert b"secret" not in (await sandbox.python(look)).out
+
+
+async def test_signals_act_whatever_the_service_was_started_with():
+    started = service_process(
+        "sandbox_service",
+        ["--address", "127.0.0.1:0"],
+        {"SANDBOX_CONCURRENCY": "1"},
+        without=("SANDBOX_",),
+        through=("/usr/bin/env", "--ignore-signal=HUP,USR1,ALRM", "--block-signal=USR2"),
+    )
+    async with started as service, client(service.address, service.process.pid) as made:
+        for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"):
+            ran = await made.python(f"import os, signal; os.kill(os.getpid(), signal.{name})")
+            assert (ran.status, ran.result.signal) == ("SIGNALED", getattr(signal, name))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.store import claimed, ended, entry
+from support.store import VERSIONS, claimed, ended, entry, new_run
 
 from orchestrator.errors import ArtifactMissing, ArtifactTooLarge, CaseNameTaken, CaseNotFound, StoreError
 from orchestrator.runs import RunState, StateChanged, Wait
@@ -13,7 +13,10 @@ from orchestrator.runs.store import (
     ArtifactRows,
     CaseRow,
     CaseRows,
+    Claim,
     EventRows,
+    Limits,
+    Queue,
     ReplicaRows,
     RunRows,
     TapeRows,
@@ -122,13 +125,13 @@ async def test_one_step_takes_one_answer_of_a_name(database):
     assert len(await rows.read(claim.run_id)) == 2
 
 
-async def test_a_fork_begins_with_a_copy_of_the_tape(database):
+async def test_a_run_that_begins_with_anothers_tape_adds_to_a_copy_of_it(database):
     claim, rows = await claimed(database), TapeRows(database)
-    fork = await claimed(database)
     await rows.add(claim, entry("generate/1/model"))
-    await rows.copy(fork.run_id, await rows.read(claim.run_id))
-    await rows.add(fork, entry("verify/1/sandbox"))
-    assert [one.name for one in await rows.read(fork.run_id)] == ["generate/1/model", "verify/1/sandbox"]
+    made, _ = await RunRows(database).create(new_run(), tape=await rows.read(claim.run_id))
+    (record,) = await Queue(database, Limits()).claim("one/1", VERSIONS, 1)
+    await rows.add(Claim(made.run_id, record.epoch), entry("verify/1/sandbox"))
+    assert [one.name for one in await rows.read(made.run_id)] == ["generate/1/model", "verify/1/sandbox"]
     assert [one.name for one in await rows.read(claim.run_id)] == ["generate/1/model"]
 
 

@@ -64,7 +64,7 @@ def test_a_check_that_does_nothing_is_refused(script):
     assert "at least one statement" in violations(request(check_script=script))["spec.codegen.check_script"]
 
 
-@pytest.mark.parametrize("script", ["import solution", "x +", "\0"])
+@pytest.mark.parametrize("script", ["import solution", "x +"])
 def test_a_check_that_does_something_or_does_not_parse_is_taken(script):
     assert read_spec(request(check_script=script), DEFAULTS).task.check_script == script
 
