@@ -103,7 +103,7 @@ async def test_a_template_that_dies_fails_its_running_calls_and_the_next_call_wo
         assert (await sandbox.python("print('again')")).out == b"again\n"
         assert (await sandbox.tests("def test_a(): pass")).report.counts.passed == 1
         assert alive(jobs) == set()
-        await until(lambda: len(processes(sandbox.pid)) == len(before.processes) and not job_groups(sandbox.pid), 2)
+        await until(lambda: len(processes(sandbox.pid)) == len(before.processes) and not job_groups(sandbox.pid))
 
 
 def below(pid: int) -> set[int]:
