@@ -153,6 +153,7 @@ ATTACKS = [
         def valuable(path, flags):
             info = os.fstat(os.open(path, flags | os.O_NONBLOCK))
             if stat.S_ISCHR(info.st_mode): raise OSError(2, 'nothing')  # its /dev/null
+            if info.st_uid == os.getuid(): raise OSError(2, 'nothing')  # its own places, whose files are being counted
             if info.st_dev == os.stat('/proc').st_dev and info.st_mode & 0o777 == 0o444: raise OSError(2, 'nothing')  # what all may read, looked at in this moment
             return info
         for number in range(64):
