@@ -157,7 +157,7 @@ ATTACKS = [
             if info.st_dev == os.stat('/proc').st_dev and info.st_mode & 0o777 == 0o444: raise OSError(2, 'nothing')  # what all may read, looked at in this moment
             return info
         for number in range(64):
-            for flags in os.O_RDONLY, os.O_WRONLY, os.O_RDWR: attempt(f'{number} {flags}', valuable, f'/proc/1/fd/{number}', flags)"""),
+            for flags in os.O_RDONLY, os.O_WRONLY, os.O_RDWR: attempt(f'{number} {flags}', valuable, f'/proc/1/fd/{number}', flags)""", "EISDIR"),
     _host("sysfs", """
         for path in '/sys/class/dmi/id/product_name', '/sys/firmware/acpi/tables/FACP', '/sys/kernel/notes', '/sys/kernel/debug/sched', '/sys/block/vda/size', '/sys/class/net/eth0/address':
             attempt(path, read, path)
