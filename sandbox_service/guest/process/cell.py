@@ -149,11 +149,13 @@ def run(
     status, violation = _wait(main_pid, control, wake_read, handover, around.have.filter, used=used, reaped=reaped)
     ended = time.monotonic_ns()
     if used is not None:
-        _freeze_rest()
-        used.look_after_the_end()
+        if _freeze_rest() or status != 0:
+            used.look_after_the_end()
+        else:
+            used.look_at_files()
     met = used.met if used else []
     tell(control, status=status, ended=ended, violation=violation, met=met)
-    disk_full = _disk_is_full(job["limits"])
+    disk_full = "disk" in met or _disk_is_full(job["limits"], is_counted=used is not None)
     _kill_all()
     reaped.rest()
     file_limit_met = status != 0 and collect.holds_file_of(job["limits"]["file_bytes"])
@@ -235,10 +237,17 @@ def _wait(
                 break
 
 
-def _freeze_rest() -> None:
-    """Stops what the program has left running, so that it takes no more between a look and its end."""
-    with contextlib.suppress(ProcessLookupError):
+def _freeze_rest() -> bool:
+    """Stops what the program has left running, so that it takes no more between a look and its end.
+
+    Returns:
+        Whether there is any.
+    """
+    try:
         os.kill(-1, signal.SIGSTOP)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _kill_all() -> None:
@@ -246,14 +255,15 @@ def _kill_all() -> None:
         os.kill(-1, signal.SIGKILL)
 
 
-def _disk_is_full(limits: dict[str, int]) -> bool:
+def _disk_is_full(limits: dict[str, int], *, is_counted: bool) -> bool:
     """Whether a file system of the job's has no place left for a file.
 
-    Fewer than sixteen blocks (of 4,096 bytes), or no inode; or more bytes or files in all of them than allowed.
+    Fewer than sixteen blocks (of 4,096 bytes), or no inode; or, where that is not counted yet, more bytes or files in
+    all of them than allowed.
     """
     states = [os.statvfs(place) for place in rootfs.WRITABLE.values()]
     full = any(state.f_bfree < 16 or (state.f_files and not state.f_ffree) for state in states)  # noqa: PLR2004 - see the docstring
-    return full or files_bytes() > limits["disk_bytes"] or has_too_many_files(limits["inodes"])
+    return full or (not is_counted and (files_bytes() > limits["disk_bytes"] or has_too_many_files(limits["inodes"])))
 
 
 def tell(control: socket.socket, **message: object) -> None:

@@ -59,8 +59,15 @@ class Usage:
 
     def look(self) -> bool:
         """Takes a look; True where the job is to be ended for a limit."""
-        self._files = self._files or files_bytes() > self._disk_bytes or has_too_many_files(self._inodes)
+        self.look_at_files()
         return self._watch.look() or self._files
+
+    def look_at_files(self) -> None:
+        """Takes a look at those alone: all that a job without a process holds."""
+        held = files_bytes()
+        self._files = self._files or held > self._disk_bytes or has_too_many_files(self._inodes)
+        if held > self._limits["memory_bytes"]:
+            self._watch.met.add("memory_bytes")
 
     def look_after_the_end(self) -> None:
         """Takes a last look, once the program itself is gone: what it has met may have come between two looks."""
