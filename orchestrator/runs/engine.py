@@ -104,8 +104,9 @@ class Engine:
         """
         workflow = workflow_of(record)
         spec = await self._parts.runs.spec(record.run_id)
-        await self._copy_shared_past(record)
-        tape = await self._tape(record, claim)
+        shared = await self._shared(record)
+        await self._copy_shared_past(record, shared)
+        tape = await self._tape(record, claim, shared)
         left = (record.deadline - datetime.now(UTC)) if record.deadline is not None else LONGEST_TIME
         context = self._context(
             record,
@@ -117,14 +118,14 @@ class Engine:
         )
         return Prepared(record.run_id, workflow, spec, context)
 
-    async def _tape(self, record: RunRecord, claim: Claim) -> Tape:
+    async def _tape(self, record: RunRecord, claim: Claim, shared: Sequence[Point]) -> Tape:
         """The run's own tape; for a replay, one that answers from its original's."""
         tapes, origin = self._parts.tapes, record.origin
         known = await tapes.read(record.run_id) if record.epoch > 1 or origin is not None else ()
         live = LiveTape(tapes, claim, known, redact=self._parts.redact)
         if origin is None or origin.kind is not OriginKind.REPLAY:
             return live
-        past = {step_id for point in (await self._shared(record, origin))[:-1] for step_id in point.step_ids}
+        past = {step_id for point in shared[:-1] for step_id in point.step_ids}
         entries = [entry for entry in await tapes.read(origin.run_id) if entry.step_id.partition("/")[0] not in past]
         return ReplayTape(entries, live_from=origin.live_from, live=live)
 
@@ -200,29 +201,31 @@ class Engine:
                 control=control,
             )
         except Diverged as error:
-            stop = await self._broken_off_there(record.run_id, origin, path)
+            stop = await self._broken_off_there(record, origin, path)
             reason = f"the replay differs from {origin.run_id}: {str(error).splitlines()[0]}"
             return Finished(break_off(prepared.context, stop or Stop(Outcome.ERROR, reason)))
 
-    async def _broken_off_there(self, run_id: str, origin: Origin, path: Sequence[Point]) -> Stop | None:
+    async def _broken_off_there(self, record: RunRecord, origin: Origin, path: Sequence[Point]) -> Stop | None:
         """How the original ended, where it was broken off, and the replay is as far."""
         ended = (await self._parts.runs.get(origin.run_id)).result
         if ended is None or origin.live_from or not path or not path[-1].next:
             return None
-        record = await self._parts.runs.get(run_id)
-        own = own_path(await read_points(self.graphs[record.workflow], workflow_of(record), run_id))
+        own = own_path(await read_points(self.graphs[record.workflow], workflow_of(record), record.run_id))
         return Stop(ended.outcome, ended.reason) if len(own) == len(path) else None
 
-    async def _copy_shared_past(self, record: RunRecord) -> None:
+    async def _copy_shared_past(self, record: RunRecord, shared: Sequence[Point]) -> None:
         """A fork's replay begins where the fork did: what came before was asked for with other options."""
         origin = record.origin
         if origin is None or origin.kind is not OriginKind.REPLAY or record.epoch > 1:
             return
-        shared = [point.checkpoint_id for point in await self._shared(record, origin)]
-        await copy_checkpoints(self._parts.saver, origin.run_id, record.run_id, shared)
+        path = [point.checkpoint_id for point in shared]
+        await copy_checkpoints(self._parts.saver, origin.run_id, record.run_id, path)
 
-    async def _shared(self, record: RunRecord, origin: Origin) -> Sequence[Point]:
+    async def _shared(self, record: RunRecord) -> Sequence[Point]:
         """The points of a replay's original up to where it, or what it is a replay of, branched off; none: nowhere."""
+        origin = record.origin
+        if origin is None or origin.kind is not OriginKind.REPLAY:
+            return ()
         forked = await fork_behind(self._parts.runs, origin)
         if forked is None:
             return ()

@@ -77,13 +77,7 @@ async def _alone(graph: Graph, state: CodegenState, context: CodegenContext) -> 
     """What the graph comes to as one of its own: no checkpoint is waited for in it, and no stop at the next step."""
     alone = copy_context()
     alone.run(var_child_runnable_config.set, None)
-    work = asyncio.create_task(graph.ainvoke(state, context=context), context=alone)
-    try:
-        return await asyncio.shield(work)
-    finally:
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
+    return await asyncio.create_task(graph.ainvoke(state, context=context), context=alone)
 
 
 class _RacingTape:
