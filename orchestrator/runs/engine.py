@@ -14,7 +14,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.runtime import RunControl
 
 from orchestrator.errors import Diverged, GraphChanged, StoreError
-from orchestrator.runs.events import StateEdited
 from orchestrator.runs.observing import Observer, both
 from orchestrator.runs.outcome import result_of
 from orchestrator.runs.recorder import Recorder
@@ -24,7 +23,16 @@ from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import Claim, EventRows, RunRows, TapeRows
 from orchestrator.runs.tape import LiveTape, ReplayTape
 from orchestrator.runs.taped_models import TapedModels
-from orchestrator.runs.traces import Point, copy_checkpoints, fork_behind, own_path, path_to, read_points, replay
+from orchestrator.runs.traces import (
+    Point,
+    copy_checkpoints,
+    edited_as,
+    fork_behind,
+    own_path,
+    path_to,
+    read_points,
+    replay,
+)
 from orchestrator.workflows import (
     WORKFLOWS,
     Artifacts,
@@ -182,12 +190,6 @@ class Engine:
     ) -> Finished | Paused | Drained:
         graph, workflow = self.graphs[record.workflow], prepared.workflow
         points = await read_points(graph, workflow, origin.run_id)
-        edits = await self._parts.events.of_kind(origin.run_id, StateEdited.__name__)
-        as_nodes = {
-            event.payload.checkpoint_id: event.payload.as_node
-            for event in edits
-            if isinstance(event.payload, StateEdited)
-        }
         path = own_path(points)
         try:
             return await replay(
@@ -197,7 +199,7 @@ class Engine:
                 record.run_id,
                 start=workflow.start(prepared.spec),
                 original=path,
-                as_nodes=as_nodes,
+                as_nodes=await edited_as(self._parts.events, origin.run_id),
                 control=control,
             )
         except Diverged as error:

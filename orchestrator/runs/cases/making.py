@@ -13,11 +13,10 @@ from orchestrator.runs.assembly import RunParts
 from orchestrator.runs.cases.body import CaseBody, Expectation, RecordedAnswer, RecordedModel, RecordedStep, digest_of
 from orchestrator.runs.cases.playing import way
 from orchestrator.runs.engine import workflow_of
-from orchestrator.runs.events import StateEdited
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.states import RunResult
 from orchestrator.runs.store import CaseRow, TapeEntry
-from orchestrator.runs.traces import Point, fork_behind, last_node, own_path, read_points
+from orchestrator.runs.traces import Point, edited_as, fork_behind, last_node, own_path, read_points
 from orchestrator.workflows import Effect, Outcome, RunSpec
 
 _HASH = re.compile('"([0-9a-f]{64})"')
@@ -95,12 +94,7 @@ class CaseMaker:
 
     async def _as_nodes(self, record: RunRecord, path: Sequence[Point], begin: int) -> dict[str, str]:
         """In whose name the state was given at a point, where it was: by an edit, or at a fork's beginning."""
-        edits = await self._parts.events.of_kind(record.run_id, StateEdited.__name__)
-        told = {
-            event.payload.checkpoint_id: event.payload.as_node
-            for event in edits
-            if isinstance(event.payload, StateEdited)
-        }
+        told = await edited_as(self._parts.events, record.run_id)
         found = {path[begin].checkpoint_id: last_node(path[: begin + 1])} if begin else {}
         for index, point in enumerate(path[begin:], begin):
             if point.source == "update" and point.checkpoint_id not in found:

@@ -6,6 +6,8 @@ from typing import Any
 
 from langgraph.runtime import RunControl
 
+from orchestrator.runs.events import StateEdited
+from orchestrator.runs.store import EventRows
 from orchestrator.runs.traces.points import Point, own_path, read_points
 from orchestrator.workflows import (
     EVERY_NODE,
@@ -75,6 +77,12 @@ async def replay(
 async def _newest_step(graph: Graph, run_id: str) -> int:
     state = await graph.aget_state({"configurable": {"thread_id": run_id}})
     return int((state.metadata or {}).get("step", -1))
+
+
+async def edited_as(events: EventRows, run_id: str) -> dict[str, str]:
+    """In whose name each edit of a run was made, by the checkpoint that came of it."""
+    edits = [event.payload for event in await events.of_kind(run_id, StateEdited.__name__)]
+    return {edit.checkpoint_id: edit.as_node for edit in edits if isinstance(edit, StateEdited)}
 
 
 def last_node(path: Sequence[Point]) -> str:
